@@ -1,0 +1,76 @@
+/*
+ * policy.h - facts in, decisions out. The policy owns control.json, events.jsonl and the reports of one run.
+ *
+ * It includes no cuda.h, has no clock (every call says when), starts no thread, prints through the one function that it
+ * was given, and can be tested without any library loaded. Callers serialise: shim/ holds one lock around every call here.
+ * Functions return 0 or a negative errno. A failure to write a file is said once, in one line, and never again; decisions
+ * go on without files.
+ */
+#ifndef BSG_POLICY_H
+#define BSG_POLICY_H
+
+#include <stddef.h>
+
+#include "shim/bsguard.h"
+#include "shim/facts.h"
+
+/* What a report needs to know and only the hooks can tell. Any pointer may be NULL. Called without the policy's help: must not call back. */
+struct bsg_evidence {
+  void *context;
+  int (*memory)(void *context, int device, struct bsg_memory_fact *out);
+  /* The largest live allocations, largest first; returns how many were written. No heap allocation. */
+  int (*holders)(void *context, int device, struct bsg_holder_fact *out, int room);
+  int (*site)(void *context, uint32_t site, struct bsg_site_fact *out);
+  /* "name+0x12 (file)" of a code address into `out`; returns the length. */
+  int (*symbol)(void *context, uint64_t pc, char *out, size_t room);
+};
+
+struct bsg_policy_config {
+  enum bsg_mode mode;
+  const char *directory; /* parent of all runs; made if missing, never changed otherwise */
+  int pid;
+  int rank;            /* -1: not one of many */
+  const char *command; /* may be NULL until bsg_policy_attach() */
+  struct bsg_evidence evidence;
+  /* One line to the user, without newline. level: 0 always but in quiet, 1 debug. */
+  void (*say)(int level, const char *line);
+};
+
+struct bsg_policy; /* one static object inside policy.c: nothing is allocated on the heap */
+
+/* Takes the configuration; touches no file. */
+struct bsg_policy *bsg_policy_create(const struct bsg_policy_config *config);
+
+/* After fork(): forget everything, close what was inherited, own no folder. */
+void bsg_policy_forget(struct bsg_policy *policy);
+
+/* ---- facts from hooks/cuda ---- */
+/* A device was used for the first time: the first of these makes the run folder and the start event. */
+int bsg_policy_device(struct bsg_policy *p, struct bsg_when now, const struct bsg_device_fact *device);
+int bsg_policy_mark(struct bsg_policy *p, struct bsg_when now, const struct bsg_mark_fact *mark);
+int bsg_policy_refused_call(struct bsg_policy *p, struct bsg_when now, const struct bsg_alloc_fact *fact);
+/* A call that succeeded while bsg_policy_waiting() was true. */
+int bsg_policy_granted_call(struct bsg_policy *p, struct bsg_when now, const struct bsg_alloc_fact *fact);
+/* True while a refused call awaits its outcome on any device. May be read without the lock. */
+bool bsg_policy_waiting(const struct bsg_policy *p);
+int bsg_policy_unhooked(struct bsg_policy *p, struct bsg_when now, const char *name, int version);
+
+/* ---- facts from a framework: see bsguard.h, same order, same meaning ---- */
+int bsg_policy_attach(struct bsg_policy *p, struct bsg_when now, const char *framework, const char *command);
+int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, const char *boundary, const char *signature,
+                        int64_t batch, int phase, struct bsg_decision *out);
+int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom *oom, struct bsg_where where,
+                        struct bsg_decision *out);
+int bsg_policy_applied(struct bsg_policy *p, struct bsg_when now, int64_t sequence, int device, const char *boundary,
+                       int64_t batch, int64_t micro_batch, int exactness, const char *because, struct bsg_where where);
+int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, const char *exception, struct bsg_where where);
+int bsg_policy_refused(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *why);
+int bsg_policy_disarmed(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *signature,
+                        const char *why, int for_good);
+int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_memory_fact *memory, uint64_t allocated_peak,
+                    struct bsg_where where);
+
+/* The process ends: pending refusals are settled, stop event, summary line and report where the run had an OOM. */
+int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where where);
+
+#endif

@@ -1,0 +1,81 @@
+/*
+ * facts.h - the vocabulary that the hooks speak and the policy hears. Data only: no functions, no state, no cuda.h, so
+ * that hooks/cuda/ and policy/ need not know each other. All sizes in bytes.
+ */
+#ifndef BSG_FACTS_H
+#define BSG_FACTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BSG_MAX_DEVICES 64
+#define BSG_MAX_FRAMES 32
+#define BSG_NO_SITE 0u
+
+/* A moment. The policy has no clock of its own: whoever calls it says when. */
+struct bsg_when {
+  int64_t mono_ns; /* CLOCK_MONOTONIC */
+  int64_t unix_ms; /* CLOCK_REALTIME, milliseconds */
+};
+
+/* Where the job is. */
+struct bsg_where {
+  int64_t step;  /* training steps ended so far, plus one; 0 before an adapter or loop reported any */
+  int32_t phase; /* enum bsg_phase */
+};
+
+struct bsg_device_fact {
+  int device;
+  char name[96];
+  uint64_t total_bytes; /* capacity, after BSGUARD_MEMORY_LIMIT */
+  int driver_version;   /* 13000 is 13.0 */
+};
+
+/* A driver call that asked for device memory, and what came of it. */
+struct bsg_alloc_fact {
+  const char *api; /* the driver's name, static storage */
+  int device;
+  int32_t result; /* CUresult */
+  uint64_t request_bytes;
+  uint64_t live_bytes; /* of this device and process, after the call */
+  uint64_t peak_bytes;
+  uint64_t free_bytes;  /* on the device; UINT64_MAX: not asked, or not known */
+  uint64_t freed_bytes; /* freed through the driver by this process on this device, total so far (monotonic) */
+  uint64_t thread;      /* kernel thread id */
+  uint32_t site;        /* 0: none */
+  struct bsg_where where;
+};
+
+/* A new high-water mark of live_bytes. */
+struct bsg_mark_fact {
+  int device;
+  uint64_t live_bytes;
+  uint64_t peak_bytes;
+  uint64_t request_bytes; /* the allocation that raised it; 0 for the mark at a step's end */
+  uint32_t site;
+  struct bsg_where where;
+};
+
+/* One live allocation, for reports. */
+struct bsg_holder_fact {
+  const char *api;
+  int device;
+  uint64_t address;
+  uint64_t bytes;
+  uint32_t site;
+  struct bsg_where where;
+};
+
+struct bsg_memory_fact {
+  int device;
+  uint64_t total_bytes, free_bytes, live_bytes, peak_bytes, step_peak_bytes;
+  uint64_t live_count; /* allocations */
+};
+
+struct bsg_site_fact {
+  uint32_t site;
+  int frames;
+  uint64_t pc[BSG_MAX_FRAMES];
+};
+
+#endif
