@@ -1,0 +1,228 @@
+"""Fixtures that all Python tests share: where things are, and how a job is run on the simulated GPU.
+
+A test that runs a Paddle job asks for `run_job` and never starts Paddle in its own process: each job gets a process, a
+folder and a clean environment of its own. Tests that use `run_job` are marked `paddle`, and scripts/test runs them once
+with each supported Paddle; the interpreter that runs pytest is the one that runs the job.
+
+BSG_BUILD names the build folder (default: build/ in the repository).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import pytest
+
+REPO = Path(__file__).resolve().parent.parent
+
+# What the person who runs the tests may have set, and what would change a job.
+FOREIGN = re.compile(
+    r"^(BSGUARD.*|BSG_.*|SIMGPU_.*|FLAGS_.*|PADDLE_.*|CUDA_.*|NVIDIA_.*|LD_PRELOAD|LD_LIBRARY_PATH|LD_AUDIT"
+    r"|PYTHON.*|VIRTUAL_ENV|CUSTOM_DEVICE_ROOT|XDG_STATE_HOME|ASAN_OPTIONS|TSAN_OPTIONS)$"
+)
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment of this process less everything that would change a job."""
+    return {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+
+
+@dataclass
+class Job:
+    """A job that has ended, and what it left behind.
+
+    returncode: as subprocess has it, -N for signal N. seconds: wall-clock time, with start-up.
+    folder: the working folder, made for this job alone.
+    """
+
+    command: list[str]
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    folder: Path
+
+    @property
+    def runs(self) -> list[Path]:
+        """Folders of runs that bsguard left under ./bsguard, oldest first."""
+        return sorted(path for path in (self.folder / "bsguard").glob("*") if path.is_dir())
+
+    @property
+    def run(self) -> Path:
+        """The one run folder. A test that expects another number of them uses `runs`."""
+        assert len(self.runs) == 1, f"{len(self.runs)} run folders in {self.folder}\n{self}"
+        return self.runs[0]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All events of the one run, in order."""
+        return [json.loads(line) for line in (self.run / "events.jsonl").read_text().splitlines()]
+
+    def events_of(self, *types: str) -> list[dict[str, Any]]:
+        """The events of these types, in order."""
+        return [event for event in self.events if event["type"] in types]
+
+    @property
+    def control(self) -> Optional[dict[str, Any]]:
+        """control.json as it was left; None where none was written."""
+        path = self.run / "control.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def result(self) -> Any:
+        """What the script printed last on its standard output, which must be a line of JSON."""
+        lines = self.stdout.strip().splitlines()
+        assert lines, f"the job printed nothing\n{self}"
+        return json.loads(lines[-1])
+
+    @property
+    def lines_of_bsguard(self) -> list[str]:
+        """What bsguard said on standard error."""
+        return [line for line in self.stderr.splitlines() if line.startswith("bsguard")]
+
+    def __str__(self) -> str:
+        def tail(text: str) -> str:
+            return "\n".join(text.splitlines()[-40:])
+
+        return (
+            f"$ {' '.join(self.command)}\nexit status {self.returncode} after {self.seconds:.1f} s in {self.folder}\n"
+            f"--- stdout\n{tail(self.stdout)}\n--- stderr\n{tail(self.stderr)}"
+        )
+
+
+def run_command(
+    command: Sequence[Union[str, Path]],
+    *,
+    folder: Path,
+    env: Optional[Mapping[str, Optional[str]]] = None,
+    timeout: float = 120,
+    stdin: Optional[str] = None,
+) -> Job:
+    """Runs a command in `folder` and waits for it, at most `timeout` seconds.
+
+    env: added to the clean environment; a value of None takes a variable out. On time-out the whole process group is
+    ended and the test fails with what was printed so far.
+    """
+    environment = clean_environment()
+    environment["XDG_STATE_HOME"] = str(folder / "state")  # no memory of earlier runs unless a test says so
+    environment["OMP_NUM_THREADS"] = "1"
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    for name, value in (env or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = str(value)
+    words = [str(word) for word in command]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        job = Job(words, process.returncode, out, err, time.monotonic() - started, folder)
+        pytest.fail(f"timed out after {timeout} s\n{job}")
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Job(words, process.returncode, out, err, time.monotonic() - started, folder)
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The root of the repository."""
+    return REPO
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    """The build folder."""
+    path = Path(os.environ.get("BSG_BUILD", REPO / "build")).resolve()
+    assert path.is_dir(), f"{path} is no build folder: run scripts/setup, or set BSG_BUILD"
+    return path
+
+
+@pytest.fixture(scope="session")
+def library(build: Path) -> Path:
+    """libbsguard.so."""
+    return build / "libbsguard.so"
+
+
+@pytest.fixture
+def run_plain(tmp_path: Path):
+    """Runs any command, without the simulated GPU: run_plain(command, env=..., timeout=..., folder=...) -> Job."""
+
+    def run(command: Sequence[Union[str, Path]], *, folder: Optional[Path] = None, **options: Any) -> Job:
+        return run_command(command, folder=folder or tmp_path, **options)
+
+    return run
+
+
+@pytest.fixture
+def run_job(build: Path, library: Path, tmp_path: Path):
+    """Runs a Python script on the simulated GPU.
+
+    run_job(script, *arguments, memory="256MiB", preload=True, env=None, simgpu=(), timeout=120, name=None) -> Job
+
+    script: a path, or the text of a script (dedented; anything with a line break). memory: size of the simulated device.
+    preload: with LD_PRELOAD=libbsguard.so. env: added to the clean environment. simgpu: further options of scripts/simgpu
+    ("--fail-at", "7"). name: of the folder in tmp_path that the job runs in; one is made up where none is given, so that
+    the jobs of one test do not share one; a name used before is used again, files and all.
+    """
+    count = 0
+
+    def run(
+        script: Union[str, Path],
+        *arguments: Union[str, Path],
+        memory: str = "256MiB",
+        preload: bool = True,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+        simgpu: Sequence[Union[str, Path]] = (),
+        timeout: float = 120,
+        name: Optional[str] = None,
+    ) -> Job:
+        nonlocal count
+        count += 1
+        folder = tmp_path / (name or f"job{count}")
+        folder.mkdir(exist_ok=True)
+        if isinstance(script, str) and "\n" in script:
+            path = folder / "job.py"
+            path.write_text(textwrap.dedent(script))
+        else:
+            path = Path(script).resolve()
+        variables = {"BSG_BUILD": str(build)}
+        if preload:
+            variables["LD_PRELOAD"] = str(library)
+        variables.update(env or {})
+        command = [REPO / "scripts" / "simgpu", "--memory", memory, *simgpu, "--", sys.executable, path, *arguments]
+        return run_command(command, folder=folder, env=variables, timeout=timeout)
+
+    return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever runs jobs depends on the version of Paddle."""
+    for item in items:
+        if "run_job" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.paddle)
