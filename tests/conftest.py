@@ -187,7 +187,7 @@ def run_job(build: Path, library: Path, tmp_path: Path):
 
     script: a path, or the text of a script (dedented; anything with a line break). memory: size of the simulated
     device. preload: with LD_PRELOAD=libbsguard.so. env: added to the clean environment. simgpu: further options of
-    scripts/simgpu ("--fail-at", "7"). name: of the folder in tmp_path that the job runs in; one is made up where none is
+    scripts/simgpu ("--fail-at", "7"). name: of the folder in tmp_path that the job runs in, made up where none is
     given, so that the jobs of one test do not share one; a name used before is used again, files and all.
     """
     count = 0
