@@ -1,0 +1,69 @@
+"""What is an out-of-memory error of the device, and how to let go of it.
+
+Paddle says it in several ways (MemoryError in eager mode, OSError from CUDA libraries, SystemError in old versions); an
+ordinary MemoryError of the host is none of them. A held traceback pins every activation that its frames name, so a
+failure keeps the exception but clears the frames.
+"""
+
+import re
+import traceback
+
+_MEMORY_ERROR = ("ResourceExhausted", "Out of memory error on", "out of memory error on")
+_LIBRARY_ERROR = (
+    "ResourceExhausted",
+    "Out of memory error on",
+    "BadAlloc",
+    "CUDA error(2)",
+    "CUBLAS error(3)",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    "CUDA out of memory",
+)
+_UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_REQUEST = re.compile(r"[Cc]annot allocate ([0-9.]+)\s*([KMG]?B)")
+
+
+def is_oom(error):
+    """True if the exception says that device memory ran out."""
+    if isinstance(error, MemoryError):
+        return any(part in str(error) for part in _MEMORY_ERROR)
+    if isinstance(error, (OSError, RuntimeError, SystemError)):
+        return any(part in str(error) for part in _LIBRARY_ERROR)
+    return False
+
+
+def request_bytes(text):
+    """The bytes that the framework says it asked for, to its own rounding; 0 where it does not say."""
+    found = _REQUEST.search(text)
+    return int(float(found.group(1)) * _UNITS[found.group(2)]) if found else 0
+
+
+class Failure:
+    """An OOM that was caught: the exception for the user, without a hold on any tensor."""
+
+    def __init__(self, error):
+        self.error = error
+        text = str(error)
+        self.bytes = request_bytes(text)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        told = [line for line in lines if "ut of memory" in line]
+        self.line = ((told or lines or [type(error).__name__])[0])[:300]
+        # The lines of the traceback stay for the user's screen; what its frames held goes.
+        traceback.clear_frames(error.__traceback__)
+        error.__context__ = None
+
+    def throw(self):
+        """Raises the user's exception, as it was."""
+        raise self.error.with_traceback(self.error.__traceback__)
+
+
+def attempt(function):
+    """(result, None), or (None, Failure) where it ran out of device memory. Other exceptions pass."""
+    try:
+        return function(), None
+    except Exception as error:
+        if not is_oom(error):
+            raise
+        failure = Failure(error)
+    return None, failure

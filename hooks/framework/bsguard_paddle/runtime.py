@@ -1,0 +1,84 @@
+"""What the modules of the adapter share: Paddle, the library, the originals of what is patched, and one state per thread.
+
+Set once by adapter.install(); no module imports paddle by itself, since the adapter is loaded while paddle's own import
+is still on the stack.
+"""
+
+import threading
+
+
+class _Thread(threading.local):
+    inside = 0  # > 0 below a boundary, in a backward or in a trial: Layer calls are Paddle's own there
+
+
+class _Runtime:
+    paddle = None
+    library = None
+    arm = "auto"  # BSGUARD_ARM
+    guarding = False  # False in observe mode and after a fault of our own
+    layer_call = None  # the originals
+    run_backward = None
+    run_partial_grad = None
+    steps = 0  # optimizer steps ended
+
+
+runtime = _Runtime()
+thread = _Thread()
+
+
+def paddle_of():
+    """The paddle module."""
+    return runtime.paddle
+
+
+def is_tensor(value):
+    """True for an eager tensor."""
+    return isinstance(value, runtime.paddle.base.core.eager.Tensor)
+
+
+class inside:
+    """While entered, Layer calls of this thread are Paddle's own."""
+
+    def __enter__(self):
+        thread.inside += 1
+
+    def __exit__(self, *_):
+        thread.inside -= 1
+
+
+def original_call(layer, args, kwargs):
+    """Paddle's own Layer.__call__, nested boundaries switched off."""
+    thread.inside += 1
+    try:
+        return runtime.layer_call(layer, *args, **kwargs)
+    finally:
+        thread.inside -= 1
+
+
+def device_of(tensor):
+    """CUDA ordinal of the device that holds a tensor; -1 if it is not on one."""
+    place = tensor.place
+    if place.is_gpu_place():
+        return place.gpu_device_id()
+    if place.is_custom_place() and place.custom_device_type() == "gpu":
+        return place.custom_device_id()
+    return -1
+
+
+def reclaim():
+    """Gives the framework's cached memory back to the device."""
+    paddle = runtime.paddle
+    try:
+        paddle.device.cuda.synchronize()
+        paddle.device.cuda.empty_cache()
+    except Exception:  # nothing cached, or no such device: the retry will show
+        pass
+
+
+def allocated(device):
+    """(allocated now, its peak so far) in bytes by the framework's own count; (0, 0) where it keeps none."""
+    cuda = runtime.paddle.device.cuda
+    try:
+        return int(cuda.memory_allocated(device)), int(cuda.max_memory_allocated(device))
+    except Exception:
+        return 0, 0

@@ -1,0 +1,221 @@
+"""What a forward changes besides its outputs, so that running it again can be undone: random generators, autocast and
+gradient mode, BatchNorm statistics, and any other buffer or attribute of the layers.
+
+All functions take Paddle from `runtime`. Snapshots hold small copies only; buffers of unknown size go to host memory.
+"""
+
+import collections
+import random
+import sys
+
+from .runtime import paddle_of
+
+_SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+_CONTAINERS = (list, dict, set, collections.deque)
+# Attributes that Paddle itself keeps on every Layer and that say nothing of the model's state.
+_OWN_ATTRIBUTES = frozenset(("_parameters", "_buffers", "_sub_layers", "training", "_built", "_op_recorder", "_helper"))
+
+
+class RandomState:
+    """The state of every generator that a forward may draw from, as it was when this was made."""
+
+    def __init__(self):
+        paddle = paddle_of()
+        core = paddle.base.core
+        # Operators that fall back to the CPU draw from its generator, whatever the device is.
+        self._cpu = core.default_cpu_generator().get_state()
+        self._device = paddle.get_rng_state()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+        self._python = random.getstate()
+
+    def restore(self):
+        """Puts every generator back."""
+        paddle = paddle_of()
+        paddle.base.core.default_cpu_generator().set_state(self._cpu)
+        paddle.set_rng_state(self._device)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        random.setstate(self._python)
+
+    def fingerprint(self):
+        """Comparable: equal where nothing was drawn in between."""
+        numpy_part = None if self._numpy is None else (self._numpy[2], self._numpy[1][:4].tobytes(), self._numpy[3:])
+        return (str(self._cpu), tuple(str(state) for state in self._device), numpy_part, hash(self._python))
+
+
+class Mode:
+    """Autocast settings of the tracer at a forward, to run the same forward again elsewhere."""
+
+    _ATTRIBUTES = ("_amp_level", "_amp_dtype", "_use_promote", "_has_grad", "_train_mode")
+
+    def __init__(self):
+        tracer = paddle_of().base.framework._dygraph_tracer()
+        self._values = self._read(tracer)
+
+    @classmethod
+    def _read(cls, tracer):
+        values = {name: getattr(tracer, name) for name in cls._ATTRIBUTES if hasattr(tracer, name)}
+        return values, tracer._get_amp_op_list()
+
+    @staticmethod
+    def _write(tracer, saved, grad=None):
+        values, op_list = saved
+        for name, value in values.items():
+            setattr(tracer, name, value)
+        tracer._set_amp_op_list(*op_list)
+        if grad is not None:
+            tracer._has_grad = grad
+
+    def run(self, function, grad=True):
+        """function() under these settings, with gradients recorded or not; the present settings come back."""
+        tracer = paddle_of().base.framework._dygraph_tracer()
+        before = self._read(tracer)
+        self._write(tracer, self._values, grad)
+        try:
+            return function()
+        finally:
+            self._write(tracer, before)
+
+
+def batch_norms(layer):
+    """The sublayers that normalise by the statistics of the batch, when in training mode."""
+    base = paddle_of().nn.layer.norm._BatchNormBase
+    return [sub for sub in layer.sublayers(include_self=True) if isinstance(sub, base)]
+
+
+def normalises_by_batch(norm):
+    """True if this BatchNorm would use, and update by, the statistics of the present batch."""
+    return bool(norm.training) and not norm._use_global_stats
+
+
+class BatchNormStatistics:
+    """Running means and variances of some BatchNorm layers, as they were when this was made."""
+
+    def __init__(self, norms):
+        self._saved = [(norm, norm._mean.clone(), norm._variance.clone()) for norm in norms if normalises_by_batch(norm)]
+
+    def __bool__(self):
+        return bool(self._saved)
+
+    def restore(self):
+        """Puts the statistics back."""
+        for norm, mean, variance in self._saved:
+            _write(norm._mean, mean)
+            _write(norm._variance, variance)
+
+    def take(self):
+        """The present statistics, to be given to merge()."""
+        return [(norm._mean.clone(), norm._variance.clone()) for norm, _, _ in self._saved]
+
+    def merge(self, taken, weights):
+        """Sets the statistics that one pass over the whole batch would have left.
+
+        taken: for each chunk, the statistics after it ran alone on top of this snapshot. weights: the chunk's share of
+        the batch. Means are averaged; the variance gains that of the means (law of total variance).
+        """
+        for index, (norm, mean, variance) in enumerate(self._saved):
+            momentum = float(norm._momentum)
+            gain = 1.0 - momentum
+            if gain <= 0.0:
+                continue
+            total_mean = total_square = total_variance = None
+            for chunk, weight in zip(taken, weights):
+                chunk_mean = (chunk[index][0] - mean * momentum) / gain
+                chunk_variance = (chunk[index][1] - variance * momentum) / gain
+                parts = (chunk_mean * weight, chunk_mean * chunk_mean * weight, chunk_variance * weight)
+                if total_mean is None:
+                    total_mean, total_square, total_variance = parts
+                else:
+                    total_mean = total_mean + parts[0]
+                    total_square = total_square + parts[1]
+                    total_variance = total_variance + parts[2]
+            whole = total_variance + total_square - total_mean * total_mean
+            _write(norm._mean, mean * momentum + total_mean * gain)
+            _write(norm._variance, variance * momentum + whole * gain)
+
+
+def _write(tensor, value):
+    # copy_ keeps the tensor and its autograd metadata; the statistics never need a gradient.
+    with paddle_of().no_grad():
+        tensor.copy_(value.astype(tensor.dtype), True)
+
+
+class LayerState:
+    """Every attribute and buffer below a layer but trained parameters, as they were when this was made.
+
+    Used around a trial forward only: buffers are copied to the host.
+    """
+
+    def __init__(self, layer, skip=()):
+        skipped = {id(tensor) for tensor in skip}
+        self._attributes = []
+        self._tensors = []
+        seen = set()
+        for prefix, sub in layer.named_sublayers(include_self=True):
+            kept = {name: _copy_of(value) for name, value in vars(sub).items() if name not in _OWN_ATTRIBUTES}
+            self._attributes.append((prefix, sub, kept))
+            for table in (sub._buffers, sub._parameters):
+                for name, tensor in table.items():
+                    if tensor is None or id(tensor) in skipped or id(tensor) in seen:
+                        continue
+                    seen.add(id(tensor))
+                    if tensor.stop_gradient and tensor._is_initialized():
+                        self._tensors.append((_join(prefix, name), tensor, tensor.numpy().copy()))
+
+    def restore(self):
+        """Puts everything back; returns the names of what had changed, e.g. ["queue", "encoder.calls"]."""
+        changed = []
+        for prefix, sub, kept in self._attributes:
+            now = vars(sub)
+            for name in [name for name in now if name not in kept and name not in _OWN_ATTRIBUTES]:
+                changed.append(_join(prefix, name))
+                del now[name]
+            for name, (value, content) in kept.items():
+                if name not in now or not _same(now[name], value, content):
+                    changed.append(_join(prefix, name))
+                if content is not None:
+                    _refill(value, content)
+                now[name] = value
+        numpy = sys.modules["numpy"]
+        for name, tensor, value in self._tensors:
+            if not numpy.array_equal(tensor.numpy(), value, equal_nan=value.dtype.kind == "f"):
+                changed.append(name)
+                tensor.set_value(value)
+        return changed
+
+
+def _join(prefix, name):
+    return prefix + "." + name if prefix else name
+
+
+def _copy_of(value):
+    """(value, shallow copy of its content where it is a plain container)."""
+    if type(value) in _CONTAINERS:
+        return value, type(value)(value)
+    return value, None
+
+
+def _same(now, value, content):
+    if now is not value:
+        return isinstance(now, _SIMPLE) and type(now) is type(value) and now == value
+    if content is None:
+        return True
+    if len(now) != len(content):
+        return False
+    if isinstance(now, dict):
+        return all(key in now and now[key] is content[key] for key in content)
+    if isinstance(now, set):
+        return all(item in now for item in content)
+    return all(a is b for a, b in zip(now, content))
+
+
+def _refill(value, content):
+    if isinstance(value, (dict, set)):
+        value.clear()
+        value.update(content)
+    elif isinstance(value, list):
+        value[:] = content
+    else:
+        value.clear()
+        value.extend(content)
