@@ -1,0 +1,127 @@
+/*
+ * internal.h - what the files of the simulated driver share. Names: cu* and simgpu_* are exported, sim_* are not.
+ *
+ * No entry point calls another one: a preloaded library that exports the same name would see calls that the program never
+ * made, which NVIDIA's driver does not do to it either.
+ */
+#ifndef SIM_INTERNAL_H
+#define SIM_INTERNAL_H
+
+/* Declares every version of every entry point under its true name, so that the compiler checks ours. */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "simgpu.h"
+
+#define SIM_MAX_DEVICES 16
+#define SIM_MAX_RANGES 32
+
+/* ---- config.c ---- */
+struct sim_range {
+  uint64_t first, count; /* allocation calls, counted from 1 */
+};
+
+struct sim_config {
+  int devices;
+  uint64_t memory, granularity, context_memory; /* bytes */
+  int driver_version;
+  struct sim_range fail_at[SIM_MAX_RANGES];
+  int fail_at_count;
+  uint64_t fail_every, fail_size;
+  bool protect, poison, stats;
+  const char *log; /* file name or NULL */
+};
+
+/* The options of this process, read at the first call. */
+const struct sim_config *sim_config(void);
+
+/* ---- context.c ---- */
+struct CUctx_st {
+  uint32_t id;
+  int device;
+  bool primary, alive;
+  unsigned flags;
+  struct CUctx_st *next;
+};
+
+/* CUDA_SUCCESS once cuInit() was called in this very process; a forked child is never ready again, as with NVIDIA's driver. */
+CUresult sim_ready(void);
+
+/* The calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED. */
+CUresult sim_current(CUcontext *out);
+
+/* ---- space.c: addresses and the host memory behind them. Callers hold sim_lock(). ---- */
+enum sim_pool {
+  SIM_POOL_DEVICE = 0,
+  SIM_POOL_MANAGED, /* readable by the host even when device memory is not */
+  SIM_POOL_LOW,     /* addresses below 4 GiB, for the 32-bit entry points */
+  SIM_POOLS
+};
+
+struct sim_block {
+  uint64_t bytes; /* requested; 0: the slot is free */
+  CUcontext context;
+  uint32_t next_free; /* slot index + 1 */
+  uint8_t device, pool;
+};
+
+struct sim_place {
+  struct sim_block *block;
+  uint64_t base; /* device address of the block */
+  char *host;    /* readable and writable address of the byte that was looked up */
+};
+
+int sim_space_take(int device, enum sim_pool pool, uint64_t bytes, struct sim_place *out);
+bool sim_space_find(uint64_t address, struct sim_place *out);
+void sim_space_give(const struct sim_place *place);
+/* Calls visit for every live block of a device; visit may give that block back. */
+void sim_space_each(int device, void (*visit)(const struct sim_place *place, void *arg), void *arg);
+
+/* ---- capacity.c: what a device has and has lost. Callers hold sim_lock(). ---- */
+/* False when the device has not that much left. */
+bool sim_capacity_charge(int device, uint64_t bytes);
+void sim_capacity_refund(int device, uint64_t bytes);
+/* Takes or returns SIMGPU_CONTEXT_MEMORY; false when it does not fit. */
+bool sim_capacity_context(int device, bool take);
+uint64_t sim_capacity_total(int device);
+uint64_t sim_capacity_used(int device);
+uint64_t sim_capacity_peak(int device, bool reset);
+uint64_t sim_capacity_live(int device);
+void sim_capacity_set(int device, uint64_t bytes);
+
+/* ---- faults.c. Callers hold sim_lock(). ---- */
+/* Counts an allocation call; true when it is to fail. */
+bool sim_fault_due(uint64_t bytes);
+void sim_fault_refused(void);
+uint64_t sim_fault_calls(void);
+uint64_t sim_fault_refusals(void);
+void sim_fault_at(uint64_t n_from_now, uint64_t count);
+void sim_fault_every(uint64_t n);
+void sim_fault_size(uint64_t bytes);
+
+/* ---- journal.c ---- */
+void sim_journal(const char *event, int device, uint64_t bytes, uint64_t address, uint64_t used, uint64_t call,
+                 const char *cause);
+
+/* ---- memory.c ---- */
+/* Frees everything that a context allocated. Caller holds sim_lock(). */
+void sim_memory_drop(CUcontext context);
+
+/* ---- pinned.c ---- */
+bool sim_pinned_find(const void *pointer, void **base, size_t *bytes);
+
+/* ---- lock.c ---- */
+void sim_lock(void);
+void sim_unlock(void);
+/* True in a child that was forked after its parent's cuInit(). */
+bool sim_forked(void);
+/* From cuInit() on, a forked child counts as such. */
+void sim_fork_matters(void);
+
+static inline uint64_t sim_round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+#endif
