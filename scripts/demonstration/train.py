@@ -18,7 +18,7 @@ def block(channels_in, channels_out):
     return nn.Sequential(
         nn.Conv2D(channels_in, channels_out, 3, padding=1, bias_attr=False),
         nn.GroupNorm(8, channels_out),
-        nn.ReLU(),
+        nn.GELU(),
     )
 
 
@@ -29,9 +29,9 @@ class DigitNet(nn.Layer):
             block(1, width),
             block(width, width),
             block(width, width),
-            nn.MaxPool2D(2),
+            nn.AvgPool2D(2),
             block(width, 2 * width),
-            nn.MaxPool2D(2),
+            nn.AvgPool2D(2),
         )
         self.classifier = nn.Linear(2 * width * 2 * 2, 10)
 
