@@ -16,6 +16,7 @@ _ABSENT = "absent"
 _ZERO = "zero"
 
 _clean = {}  # id of a parameter -> weak reference to it: zeroed, and untouched since
+_hooked = {}  # id of a parameter -> weak reference to it: somebody registered a gradient hook
 
 
 def patch():
@@ -42,6 +43,14 @@ def patch():
         getset.__set__(self, value)
 
     parameter.grad = property(get, put, doc=getset.__doc__)
+    register = tensor.register_hook
+
+    def register_hook(self, hook):
+        _hooked[id(self)] = weakref.ref(self)
+        return register(self, hook)
+
+    register_hook.__doc__ = register.__doc__
+    parameter.register_hook = register_hook
     for name in ("_set_grad_ivar", "_grad_ivar"):
         original = getattr(tensor, name, None)
         if original is not None:
@@ -55,6 +64,12 @@ def _touching(original):
 
     method.__name__ = original.__name__
     return method
+
+
+def has_hooks(parameter):
+    """True if gradient hooks were registered on this parameter."""
+    reference = _hooked.get(id(parameter))
+    return reference is not None and reference() is parameter
 
 
 def grad_of(tensor):

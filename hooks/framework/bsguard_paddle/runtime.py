@@ -20,6 +20,7 @@ class _Runtime:
     run_backward = None
     run_partial_grad = None
     steps = 0  # optimizer steps ended
+    device = 0  # CUDA ordinal that was trained on last
 
 
 runtime = _Runtime()

@@ -67,6 +67,15 @@ class Mode:
         if grad is not None:
             tracer._has_grad = grad
 
+    def records(self):
+        """True if gradients were recorded."""
+        return bool(self._values[0]["_has_grad"])
+
+    def is_mixed(self):
+        """True under automatic mixed precision."""
+        off = paddle_of().base.core.AmpLevel.O0
+        return self._values[0].get("_amp_level", off) != off
+
     def run(self, function, grad=True):
         """function() under these settings, with gradients recorded or not; the present settings come back."""
         tracer = paddle_of().base.framework._dygraph_tracer()
@@ -76,6 +85,20 @@ class Mode:
             return function()
         finally:
             self._write(tracer, before)
+
+
+def without_autocast(function, grad=None):
+    """function() with automatic mixed precision off, and with gradients recorded as said (None: as they are)."""
+    tracer = paddle_of().base.framework._dygraph_tracer()
+    level, recorded = tracer._amp_level, tracer._has_grad
+    tracer._amp_level = paddle_of().base.core.AmpLevel.O0
+    if grad is not None:
+        tracer._has_grad = grad
+    try:
+        return function()
+    finally:
+        tracer._amp_level = level
+        tracer._has_grad = recorded
 
 
 def batch_norms(layer):

@@ -1,0 +1,166 @@
+"""The choke point of every backward: paddle.base.core.eager.run_backward.
+
+The user's part of the graph runs down to the leaves of the pending calls; then their inner graphs are run, newest first,
+with the gradients that arrived there as seeds, or the calls are recomputed in chunks. Inputs of a call that need a
+gradient get theirs once, and with it the calls before it.
+"""
+
+from . import chunks, gradients, loss, native
+from .call import pending
+from .graph import Reach
+from .oom import attempt
+from .rescue import shrink
+from .runtime import inside, runtime, thread
+
+
+def run_backward(tensors, grads, retain_graph=False, *rest):
+    """Stands in for core.eager.run_backward."""
+    if thread.inside or not runtime.guarding:
+        return runtime.run_backward(tensors, grads, retain_graph, *rest)
+    phase_before = runtime.library.set_phase(native.BACKWARD)
+    try:
+        calls = pending()
+        if not calls:
+            with inside():
+                runtime.run_backward(tensors, grads, retain_graph, *rest)
+            gradients.touched()
+            return None
+        return _through(calls, tensors, grads, retain_graph, rest)
+    finally:
+        runtime.library.set_phase(native.OTHER if phase_before == native.LOSS else phase_before)
+
+
+def _through(calls, tensors, grads, retain_graph, rest):
+    reach = Reach(tensors)
+    leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
+    consumed = [call for call in calls if call.consumed and _reached(call, reach)]
+    if consumed and reach.known:
+        _refuse_second(tensors[0])
+    only_leaves = reach.only(leaves)
+    _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves)
+    if not only_leaves:
+        gradients.untouched_but([p for call in calls for p in call.parameters if p not in reach])
+    for call in reversed(calls):
+        seeds = call.seeds()
+        if all(seed is None for seed in seeds):
+            continue
+        if call.consumed:
+            call.clear_seeds()
+            _refuse_second(tensors[0])
+        for original, gradient in _inner_part(call, seeds, retain_graph, rest):
+            # A call before this one, or a leaf of the user's: its share arrives whole, and once.
+            with inside():
+                keep = retain_graph or any(other.inner is not None for other in pending())
+                runtime.run_backward([original], [gradient], keep, *rest)
+        seeds = None
+        call.clear_seeds()
+        if not retain_graph:
+            call.consumed = True
+            call.drop_graph()
+            call.inputs = call.layer = None
+            call.parameters = []
+    return None
+
+
+def _reached(call, reach):
+    return any(leaf is not None and leaf in reach for leaf in call.leaves)
+
+
+def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
+    """From the user's tensors down to the leaves. The graph is kept while an inner graph is held that could be dropped
+    for it, or that it may reach into by another way (a tensor kept aside in forward)."""
+    while True:
+        held = any(call.inner is not None for call in calls)
+        with inside():
+            _, failure = attempt(lambda h=held: runtime.run_backward(tensors, grads, retain_graph or h, *rest))
+        if failure is None:
+            return
+        # Once more is the same only if nothing but our leaves was written to, and if the graph is still there.
+        if not held or not only_leaves:
+            _give_back(failure, native.BACKWARD)
+        for call in calls:
+            call.clear_seeds()
+        loss.drop_one(failure, native.BACKWARD)
+
+
+def _give_back(failure, phase):
+    """An OOM that nothing can be done about: reported, and the user's exception."""
+    why = "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
+    runtime.library.terminal(
+        runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line
+    )
+    runtime.library.unrescued(runtime.device, phase, failure.line)
+    failure.error._bsguard_reported = True
+    failure.throw()
+
+
+def _inner_part(call, seeds, retain_graph, rest):
+    """From the leaves through the call; returns [(input, gradient)] for its inputs that need one."""
+    failure = None
+    if call.inner is not None:
+        saved, failure = attempt(lambda: gradients.Saved(call.parameters))
+        if failure is None:
+            joints, failure = attempt(lambda: _whole(call, seeds, retain_graph, rest))
+            gradients.touched(call.parameters)
+            if failure is None:
+                return joints
+            call.drop_graph()
+            saved.restore()
+        saved = joints = None
+        call.drop_graph()
+        shrink(call, native.BACKWARD, failure)
+    why = call.changed_since()
+    if why is not None:
+        _cannot_recompute(call, why)
+    while True:
+        saved, failure = attempt(lambda: gradients.Saved(call.parameters))
+        if failure is None:
+            joints, failure = attempt(lambda: chunks.backward(call, seeds, rest))
+            gradients.touched(call.parameters)
+            if failure is None:
+                return joints
+            saved.restore()
+        saved = joints = None
+        shrink(call, native.BACKWARD, failure)
+
+
+def _whole(call, seeds, retain_graph, rest):
+    roots, parts = [], []
+    for tensor, seed in zip(call.inner, seeds):
+        if seed is not None:
+            roots.append(tensor)
+            parts.append(seed)
+    with inside():
+        runtime.run_backward(roots, parts, retain_graph, *rest)
+    found = []
+    for original, leaf in call.joints:
+        gradient = gradients.grad_of(leaf)
+        if gradient is not None:
+            found.append((original, gradient.clone() if retain_graph else gradient))
+            gradients.release(leaf)
+    return found
+
+
+def _cannot_recompute(call, why):
+    runtime.library.refused(call.site.name, why)
+    raise RuntimeError(
+        "bsguard: %s ran in %d chunks to fit the memory, and its backward needs the same forward once more, but %s. "
+        "Set BSGUARD_ARM=never or a smaller batch, or move the change behind the backward."
+        % (call.site.name, call.pieces, why)
+    )
+
+
+def _refuse_second(tensor):
+    """Raises what Paddle raises where a graph is run through a second time without retain_graph."""
+    paddle = runtime.paddle
+    probe = paddle.ones([1])
+    probe.stop_gradient = False
+    with inside(), paddle.enable_grad():
+        again = (probe * 2).sum()
+        again.backward()
+        try:
+            again.backward()
+        except Exception as error:
+            named = str(error).replace("SumGradNode", tensor.grad_fn.name() if tensor.grad_fn is not None else "SumGradNode")
+            error.args = (named,)
+            raise error from None

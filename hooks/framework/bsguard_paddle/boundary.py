@@ -1,0 +1,113 @@
+"""The choke point of every Layer call: the outermost trainable one of a step is where a batch is split."""
+
+from . import arming, chunks, evaluation, loss, native
+from .call import Call
+from .inputs import Inputs
+from .oom import Failure, attempt, is_oom
+from .rescue import shrink
+from .runtime import original_call, runtime, thread
+from .site import site_of
+from .state import Mode
+
+_MOST_BOUNDARIES = 6  # distinct outermost layers in one step; more: a network written as a function
+
+_in_this_step = set()  # ids of the layers that were outermost since the last optimizer step
+
+
+def layer_call(self, *args, **kwargs):
+    """Stands in for paddle.nn.Layer.__call__."""
+    if thread.inside or not runtime.guarding:
+        return runtime.layer_call(self, *args, **kwargs)
+    return _outermost(self, args, kwargs)
+
+
+def _outermost(layer, args, kwargs):
+    paddle = runtime.paddle
+    if not paddle.in_dynamic_mode():
+        return original_call(layer, args, kwargs)
+    site = site_of(layer)
+    if site.off is not None:
+        return original_call(layer, args, kwargs)
+    device = site.device()
+    if not paddle.base.framework._dygraph_tracer()._has_grad:
+        return evaluation.call(site, device, args, kwargs) if device >= 0 else original_call(layer, args, kwargs)
+    if not site.trainable():
+        return loss.call(layer, args, kwargs)
+    if device < 0:
+        return original_call(layer, args, kwargs)
+    runtime.device = device
+    if id(layer) not in _in_this_step:
+        _in_this_step.add(id(layer))
+        if len(_in_this_step) > _MOST_BOUNDARIES:
+            site.give_up("more than %d layers are called on their own in a step: no place to split" % _MOST_BOUNDARIES)
+            return original_call(layer, args, kwargs)
+    phase_before = runtime.library.set_phase(native.FORWARD)
+    after = native.LOSS
+    try:
+        return _train(site, device, args, kwargs)
+    except BaseException:
+        after = phase_before
+        raise
+    finally:
+        runtime.library.set_phase(after)
+
+
+def _train(site, device, args, kwargs):
+    """A call in training: as a whole while it fits, in chunks where the policy says so."""
+    inputs = Inputs(args, kwargs)
+    if not inputs.batch:
+        return original_call(site.layer(), args, kwargs)
+    decision = runtime.library.boundary(device, site.encoded_name, inputs.signature, inputs.batch, native.FORWARD)
+    pieces = decision.accumulation_steps
+    failure = None
+    if pieces <= 1 and not arming.is_armed(site, inputs, device):
+        try:
+            return original_call(site.layer(), args, kwargs)
+        except Exception as error:
+            if not is_oom(error):
+                raise
+            failure = Failure(error)
+    call = Call(site, inputs, Mode(), device)
+    if pieces > 1:
+        _take_up(call, decision)
+    if failure is not None:
+        shrink(call, native.FORWARD, failure)
+    while True:
+        (outputs, own), failure = _attempt_forward(call)
+        if failure is None:
+            return call.hand_out(outputs, own)
+        call.rewind()
+        shrink(call, native.FORWARD, failure)
+
+
+def _take_up(call, decision):
+    """Runs a call in chunks because an earlier one, or an operator, has asked for that size."""
+    call.proof = call.site.proof(call.inputs, call.mode, decision.micro_batch)
+    why = call.proof.why
+    if why is None and decision.micro_batch < call.proof.smallest:
+        why = "chunks of one sample could not be proven"
+    if why is not None:
+        runtime.library.refused(call.site.name, why)
+        return
+    call.pieces, call.micro_batch = decision.accumulation_steps, decision.micro_batch
+
+
+def _attempt_forward(call):
+    result, failure = attempt(lambda: chunks.forward(call) if call.pieces > 1 else _forward_whole(call))
+    return (result or (None, None)), failure
+
+
+def _forward_whole(call):
+    """Paddle's own forward, with inputs that need a gradient as leaves: (outputs, own) for Call.hand_out()."""
+    args, kwargs, joints = call.inputs.whole()
+    call.joints = joints
+    outputs = original_call(call.layer, args, kwargs)
+    own = {id(tensor): tensor for tensor in call.inputs.tensors}
+    own.update((id(leaf), original) for original, leaf in joints)
+    own.update((id(parameter), parameter) for parameter in call.layer.parameters())
+    return outputs, own
+
+
+def step_ended():
+    """An optimizer step ended: the next one may use other layers."""
+    _in_this_step.clear()

@@ -1,0 +1,152 @@
+"""One call of a boundary in a training step, from its forward until its backward has run.
+
+It keeps what a second forward needs, and the cut itself: the inner graph's outputs on one side, detached leaves on the
+other, on which the user's part of the graph is built. It lives exactly as long as the user's graph does: a hook on the
+user's tensors holds it, the registry only refers to it.
+"""
+
+import weakref
+
+from . import gradients, tree
+from .runtime import is_tensor, runtime
+from .state import BatchNormStatistics, RandomState, without_autocast
+
+_registry = []  # weak references, oldest first
+
+
+def pending():
+    """The calls whose user's graph is still alive, oldest first."""
+    if not _registry:
+        return []
+    calls = [reference() for reference in _registry]
+    if None in calls:
+        _registry[:] = [reference for reference in _registry if reference() is not None]
+    return [call for call in calls if call is not None]
+
+
+class Call:
+    """See above. pieces: how many chunks it runs in; 1: as a whole."""
+
+    def __init__(self, site, inputs, mode, device):
+        self.site = site
+        self.layer = site.layer()
+        self.inputs = inputs
+        self.mode = mode
+        self.device = device
+        self.pieces = 1
+        self.micro_batch = inputs.batch
+        self.proof = None
+        self.parameters = [p for p in self.layer.parameters() if not p.stop_gradient]
+        self.random_before = RandomState()
+        self.norms_before = BatchNormStatistics(site.batch_norms())
+        self.inner = None  # output tensors of the inner graph, in the order of `leaves`; None: no graph is held
+        self.leaves = []  # detached leaves, or None where the user got the tensor itself
+        self.joints = []  # (input, leaf) where an input needs a gradient and the call ran as a whole
+        self.consumed = False
+        self.ran_whole = True  # the forward that the user's loss saw
+        self.chunk_bounds = None  # of that forward, where it ran in chunks
+        self.chunk_random = []
+        self.steps = runtime.steps
+        self.versions = None
+
+    def bounds(self):
+        """(start, stop) of each chunk; they differ by one sample at most."""
+        size, more = divmod(self.inputs.batch, self.pieces)
+        start, out = 0, []
+        for index in range(self.pieces):
+            stop = start + size + (1 if index < more else 0)
+            out.append((start, stop))
+            start = stop
+        return out
+
+    def rewind(self):
+        """Undoes what a failed forward changed."""
+        self.random_before.restore()
+        self.norms_before.restore()
+
+    def note_versions(self):
+        """Remembers the inputs and weights as this forward saw them."""
+        self.versions = (self.inputs.versions(), [p.inplace_version for p in self.parameters])
+
+    def changed_since(self):
+        """Why a second forward would not be the first one again; None if it would."""
+        if self.steps != runtime.steps:
+            return "the optimizer has stepped between its forward and its backward"
+        if self.versions is not None:
+            now = (self.inputs.versions(), [p.inplace_version for p in self.parameters])
+            if now[0] != self.versions[0]:
+                return "an input was changed in place between its forward and its backward"
+            if now[1] != self.versions[1]:
+                return "a parameter was changed in place between its forward and its backward"
+        return None
+
+    def drop_graph(self):
+        """Lets go of the inner graph: the backward will run in chunks."""
+        self.inner = None
+        self.joints = []
+
+    def hand_out(self, outputs, own):
+        """Cuts the graph: returns `outputs` for the user, on leaves of their own, and registers this call.
+
+        own: {id of a tensor in `outputs`: tensor to hand out} for inputs and parameters that came back as they were.
+        """
+        given, inner, anchored = {}, [], False
+
+        def hand(tensor):
+            nonlocal anchored
+            if not is_tensor(tensor):
+                return tensor
+            if id(tensor) in own:
+                self._no_leaf(inner, tensor)
+                return own[id(tensor)]
+            if tensor.stop_gradient:
+                self._no_leaf(inner, tensor)
+                return tensor
+            if id(tensor) in given:
+                self._no_leaf(inner, tensor)
+                return given[id(tensor)]
+            leaf = tensor.detach()
+            leaf.stop_gradient = False
+            self.leaves.append(leaf)
+            inner.append(tensor)
+            # A clone: no leaf to the user, and free to be changed in place.
+            user = without_autocast(leaf.clone)
+            user.register_hook(_Anchor(self))
+            anchored = True
+            given[id(tensor)] = user
+            return user
+
+        flat = [hand(leaf) for leaf in tree.leaves(outputs)]
+        result = tree.rebuild(outputs, iter(flat))
+        if anchored:
+            self.note_versions()
+            if self.pieces == 1:
+                self.inner = inner
+            _registry.append(weakref.ref(self))
+        return result
+
+    def _no_leaf(self, inner, tensor):
+        self.leaves.append(None)
+        inner.append(tensor)
+
+    def seeds(self):
+        """The gradients of the leaves that the user's backward left, None where there is none."""
+        return [None if leaf is None else gradients.grad_of(leaf) for leaf in self.leaves]
+
+    def clear_seeds(self):
+        """Drops the leaves' gradients. Only after their use: one that was released and then used counts as ones."""
+        for leaf in self.leaves:
+            if leaf is not None and gradients.grad_of(leaf) is not None:
+                gradients.release(leaf)
+
+
+class _Anchor:
+    """A gradient hook that changes nothing: the user's graph holds it, and it holds the call."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call):
+        self._call = call
+
+    def __call__(self, gradient):
+        return None

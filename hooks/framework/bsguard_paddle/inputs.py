@@ -1,0 +1,168 @@
+"""The inputs of one boundary call: which of them carry the batch, and how to cut them.
+
+A unit is what can be cut: a tensor whose first dimension is the batch, or a list with one entry a sample. Which units
+really are to be cut is not decided here: having the right size is a hint, the proof decides.
+"""
+
+from . import tree
+from .runtime import is_tensor, runtime
+
+
+class _PerSample:
+    """A list with one entry for each sample, standing as one leaf."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items):
+        self.items = items
+
+
+class Inputs:
+    """args and kwargs of a call, flattened.
+
+    batch: samples, by the first dimension of the largest tensor; 0 where there is none.
+    signature: shapes and types without the batch, e.g. "float32[3,224,224]", as bytes.
+    units: indices into the leaves of what could be cut.
+    """
+
+    def __init__(self, args, kwargs):
+        self._tree = (args, kwargs)
+        self._leaves = tree.leaves(self._tree)
+        self.tensors = [leaf for leaf in self._leaves if is_tensor(leaf)]
+        shapes = {id(tensor): tensor.shape for tensor in self.tensors}
+        self.batch = _batch(self.tensors, shapes)
+        if self.batch and _has_list_of(self._tree, self.batch):
+            self._tree = _close_lists(self._tree, self.batch)
+            self._leaves = tree.leaves(self._tree)
+        self.units = []
+        parts = []
+        for index, leaf in enumerate(self._leaves):
+            if isinstance(leaf, _PerSample):
+                self.units.append(index)
+                parts.append("list")
+            elif is_tensor(leaf):
+                shape = shapes.get(id(leaf)) or leaf.shape
+                carries = bool(shape) and shape[0] == self.batch
+                if carries:
+                    self.units.append(index)
+                rest = shape[1:] if carries else ["=" + str(size) for size in shape]
+                kind = str(leaf.dtype).rsplit(".", 1)[-1]
+                parts.append("%s[%s]" % (kind, ",".join(map(str, rest))))
+            elif leaf is None or isinstance(leaf, bool):
+                parts.append(str(leaf))
+        self.signature = ";".join(parts)[:240].encode("utf-8", "replace")
+
+    def whole(self):
+        """(args, kwargs, joints): as they were given, but every input that needs a gradient as a leaf of its own.
+
+        joints: [(input, leaf)], so that the gradient can be handed on once.
+        """
+        joints = []
+        if not any(not tensor.stop_gradient for tensor in self.tensors):
+            return self._tree_args(self._leaves) + (joints,)
+        known = {}
+        return self._tree_args([self._as_leaf(leaf, leaf, joints, known) for leaf in self._leaves]) + (joints,)
+
+    def plain(self):
+        """(args, kwargs) exactly as they were given."""
+        return self._tree_args(self._leaves)
+
+    def cut(self, start, stop, chosen):
+        """(args, kwargs, joints) of the samples start..stop-1, the units of `chosen` cut and the rest as it was."""
+        joints, known, new = [], {}, []
+        for index, leaf in enumerate(self._leaves):
+            if index in chosen:
+                if isinstance(leaf, _PerSample):
+                    new.append(_PerSample(leaf.items[start:stop]))
+                    continue
+                with runtime.paddle.no_grad():
+                    part = leaf[start:stop]
+                part.stop_gradient = True
+                if leaf.stop_gradient:
+                    new.append(part)
+                else:
+                    part.stop_gradient = False
+                    joints.append((leaf, part))
+                    new.append(part)
+            elif is_tensor(leaf):
+                new.append(self._as_leaf(leaf, leaf, joints, known))
+            else:
+                new.append(leaf)
+        return self._tree_args(new) + (joints,)
+
+    def versions(self):
+        """Counts of in-place changes, to notice inputs that were changed between forward and backward."""
+        return [tensor.inplace_version for tensor in self.tensors]
+
+    def _as_leaf(self, leaf, _, joints, known):
+        if not is_tensor(leaf) or leaf.stop_gradient:
+            return leaf
+        if id(leaf) not in known:
+            fresh = leaf.detach()
+            fresh.stop_gradient = False
+            known[id(leaf)] = fresh
+            joints.append((leaf, fresh))
+        return known[id(leaf)]
+
+    def _tree_args(self, leaves):
+        args, kwargs = tree.rebuild(self._tree, iter(leaves))
+        return _open_lists(args), _open_lists(kwargs)
+
+
+def _batch(tensors, shapes):
+    largest, batch = 0, 0
+    for tensor in tensors:
+        shape = shapes[id(tensor)]
+        size = 1
+        for extent in shape:
+            size *= extent
+        if shape and size > largest:
+            largest, batch = size, shape[0]
+    return batch
+
+
+def _is_per_sample(node, batch):
+    if type(node) is not list or len(node) != batch or batch < 2:
+        return False
+    return not all(is_tensor(item) and item.ndim and item.shape[0] == batch for item in node)
+
+
+def _has_list_of(node, batch):
+    if _is_per_sample(node, batch):
+        return True
+    if isinstance(node, (list, tuple)):
+        return any(_has_list_of(item, batch) for item in node)
+    if isinstance(node, dict):
+        return any(_has_list_of(item, batch) for item in node.values())
+    return False
+
+
+def _close_lists(node, batch):
+    if _is_per_sample(node, batch):
+        return _PerSample(node)
+    children = list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, (list, tuple)) else None
+    if children is None:
+        return node
+    closed = [_close_lists(child, batch) for child in children]
+    if all(a is b for a, b in zip(closed, children)):
+        return node
+    if isinstance(node, dict):
+        return dict(zip(node.keys(), closed))
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return type(node)(*closed)
+    return type(node)(closed)
+
+
+def _open_lists(node):
+    if isinstance(node, _PerSample):
+        return node.items
+    if isinstance(node, tuple):
+        if not any(isinstance(child, (_PerSample, list, tuple, dict)) for child in node):
+            return node
+        opened = [_open_lists(child) for child in node]
+        return type(node)(*opened) if hasattr(node, "_fields") else type(node)(opened)
+    if isinstance(node, list):
+        return [_open_lists(child) for child in node] if type(node) is list else node
+    if isinstance(node, dict):
+        return {key: _open_lists(child) for key, child in node.items()} if type(node) is dict else node
+    return node

@@ -1,0 +1,37 @@
+"""Layers without anything to train, called on their own: losses, metrics, frozen teachers.
+
+Where such a call runs out of memory while inner graphs are held, those are dropped (their backward then runs in chunks)
+and the call is tried again. What the loss itself needs is a floor that no chunking of the model lowers.
+"""
+
+from . import native
+from .call import pending
+from .oom import Failure, is_oom
+from .rescue import shrink
+from .runtime import original_call
+
+
+def call(layer, args, kwargs):
+    """A call in the loss region."""
+    failure = None
+    while True:
+        try:
+            return original_call(layer, args, kwargs)
+        except Exception as error:
+            if not is_oom(error) or not holds_graphs():
+                raise
+            failure = Failure(error)
+        drop_one(failure, native.LOSS)
+        failure = None
+
+
+def holds_graphs():
+    """True if some call still holds an inner graph that could be dropped."""
+    return any(call.inner is not None for call in pending())
+
+
+def drop_one(failure, phase):
+    """Drops the newest inner graph; its backward will run in chunks. Raises the user's exception where it cannot."""
+    call = [one for one in pending() if one.inner is not None][-1]
+    call.drop_graph()
+    shrink(call, phase, failure)

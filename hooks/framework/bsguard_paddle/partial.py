@@ -1,0 +1,97 @@
+"""The other choke point: core.eager.run_partial_grad, behind paddle.grad.
+
+Gradients with respect to what the user names are collected on both sides of each cut: in the user's part of the graph,
+and through the inner graphs with the gradients that arrive at their leaves as seeds, newest first.
+"""
+
+from . import native
+from .call import pending
+from .runtime import inside, runtime, thread
+from .site import site_of
+
+
+def run_partial_grad(outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars, *rest):
+    """Stands in for core.eager.run_partial_grad."""
+    arguments = (outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars) + rest
+    if thread.inside or not runtime.guarding:
+        return runtime.run_partial_grad(*arguments)
+    phase_before = runtime.library.set_phase(native.BACKWARD)
+    try:
+        calls = [call for call in pending() if not call.consumed]
+        if not calls:
+            with inside():
+                return runtime.run_partial_grad(*arguments)
+        for call in calls:
+            if call.inner is None:
+                _refuse(call)
+        with inside():
+            return _through(calls, *arguments)
+    finally:
+        runtime.library.set_phase(phase_before)
+
+
+def _through(calls, outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars, *rest):
+    inputs = list(inputs)
+    leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
+
+    def partial(roots, seeds, wanted, keep):
+        return runtime.run_partial_grad(
+            roots, wanted, seeds, keep, create_graph, only_inputs, True, no_grad_vars, *rest
+        )
+
+    found = partial(outputs, grad_outputs, inputs + leaves, True)
+    totals = list(found[: len(inputs)])
+    arrived = {id(leaf): gradient for leaf, gradient in zip(leaves, found[len(inputs) :])}
+    for position, call in reversed(list(enumerate(calls))):
+        pairs = [
+            (tensor, arrived[id(leaf)])
+            for tensor, leaf in zip(call.inner, call.leaves)
+            if leaf is not None and arrived.get(id(leaf)) is not None
+        ]
+        if not pairs:
+            continue
+        roots, seeds = [tensor for tensor, _ in pairs], [seed for _, seed in pairs]
+        joints = [leaf for _, leaf in call.joints]
+        through = partial(roots, seeds, inputs + joints, retain)
+        _add(totals, through[: len(inputs)])
+        earlier = [leaf for other in calls[:position] for leaf in other.leaves if leaf is not None]
+        for (original, _), gradient in zip(call.joints, through[len(inputs) :]):
+            if gradient is None:
+                continue
+            _add(totals, [gradient if original is wanted else None for wanted in inputs])
+            if original.is_leaf:
+                continue
+            onward = partial([original], [gradient], inputs + earlier, True)
+            # `original` itself is a root here, its own share was counted above.
+            _add(totals, [None if original is wanted else g for wanted, g in zip(inputs, onward)])
+            for leaf, more in zip(earlier, onward[len(inputs) :]):
+                if more is not None:
+                    known = arrived.get(id(leaf))
+                    arrived[id(leaf)] = more if known is None else known + more
+        if not retain:
+            call.consumed = True
+            call.drop_graph()
+    if not allow_unused and any(total is None for total in totals):
+        # As Paddle says it: asked again without our leaves, the same complaint comes from the same place.
+        missing = [wanted for wanted, total in zip(inputs, totals) if total is None]
+        runtime.run_partial_grad(
+            outputs, missing, grad_outputs, True, create_graph, only_inputs, False, no_grad_vars, *rest
+        )
+    return totals
+
+
+def _add(totals, more):
+    for index, gradient in enumerate(more):
+        if gradient is not None:
+            known = totals[index]
+            totals[index] = gradient if known is None else known + gradient
+
+
+def _refuse(call):
+    site = site_of(call.layer)
+    why = "paddle.grad cannot cross a call that ran in chunks"
+    runtime.library.refused(site.name, why)
+    raise RuntimeError(
+        "bsguard: %s ran in %d chunks to fit the memory, and paddle.grad needs its whole graph. "
+        "Set BSGUARD=observe, or a batch that fits." % (site.name, call.pieces)
+    )

@@ -1,0 +1,59 @@
+"""From an OOM to the next attempt: reclaim, prove, ask the policy, and take up what it says - or give the user's own
+exception back, with a report."""
+
+from . import arming, native
+from .runtime import reclaim, runtime
+
+
+def shrink(call, phase, failure):
+    """After an OOM in `phase` of a call whose failed attempt holds nothing any more: the call gets more pieces.
+
+    Raises the user's exception where that cannot be done. Adds to nothing but the call.
+    """
+    library, site, inputs = runtime.library, call.site, call.inputs
+    arming.note_oom(site, inputs)
+    reclaim()
+    why = call.changed_since()
+    next_micro_batch = -(-inputs.batch // min(inputs.batch, 2 * call.pieces)) if inputs.batch else 0
+    if why is None and inputs.batch < 2:
+        why = "a batch of one sample cannot be split"
+    if why is None:
+        call.proof = site.proof(inputs, call.mode, next_micro_batch)
+        why = call.proof.why
+        if why is None and next_micro_batch < call.proof.smallest:
+            why = "chunks of one sample could not be proven"
+    exactness, reasons = (native.REFUSED, [why]) if why is not None else exactness_of(call, phase)
+    decision = library.terminal(
+        call.device,
+        site.name,
+        inputs.signature.decode("utf-8", "replace"),
+        inputs.batch,
+        phase,
+        exactness,
+        ",".join(reasons) or None,
+        failure.bytes,
+        failure.line,
+    )
+    if why is not None and inputs.batch >= 2:
+        library.refused(site.name, why)
+    if decision.verdict != native.SHRINK:
+        library.unrescued(call.device, phase, failure.line)
+        failure.error._bsguard_reported = True
+        failure.throw()
+    call.pieces = decision.accumulation_steps
+    call.micro_batch = decision.micro_batch
+    library.applied(
+        decision.sequence, call.device, site.name, phase, inputs.batch, decision.micro_batch, exactness, ",".join(reasons)
+    )
+    failure.error.__traceback__ = None
+
+
+def exactness_of(call, phase):
+    """(enum bsg_exactness, reasons) of running this step of the call in chunks from here on."""
+    reasons = list(call.proof.reasons)
+    exactness = call.proof.exactness
+    if phase in (native.BACKWARD, native.LOSS) and call.proof.random:
+        # The outputs that the loss saw were drawn with other masks than the second forward will draw.
+        exactness = native.APPROXIMATE
+        reasons.append("masks of the failed backward")
+    return exactness, reasons

@@ -1,0 +1,75 @@
+"""A boundary: one outermost trainable layer, and what is known of it for good."""
+
+import weakref
+
+from . import proof
+from .runtime import device_of, inside, runtime
+from .state import batch_norms
+
+_sites = {}  # id of a layer -> Site
+
+
+class Site:
+    """What is remembered of a layer between its calls."""
+
+    def __init__(self, layer):
+        key = id(layer)
+        self.layer = weakref.ref(layer, lambda _: _sites.pop(key, None))
+        self.name = type(layer).__name__
+        self.encoded_name = self.name.encode("utf-8", "replace")
+        self.off = None  # why this layer is left alone for good; None: it is not
+        self.sizes = {}  # signature -> arming.Size
+        self._proofs = {}
+        self._witness = None  # a parameter that was trainable at the last look
+        self._norms = None
+
+    def trainable(self):
+        """True if any parameter takes a gradient now."""
+        witness = self._witness and self._witness()
+        if witness is not None and not witness.stop_gradient:
+            return True
+        for parameter in self.layer().parameters():
+            self._witness = weakref.ref(parameter)
+            if not parameter.stop_gradient:
+                return True
+        return False
+
+    def device(self):
+        """CUDA ordinal of the device that its parameters are on; -1: none, or it has none."""
+        witness = self._witness and self._witness()
+        if witness is None:
+            witness = next(iter(self.layer().parameters()), None)
+            self._witness = None if witness is None else weakref.ref(witness)
+        return -1 if witness is None else device_of(witness)
+
+    def batch_norms(self):
+        """Its BatchNorm layers."""
+        if self._norms is None:
+            self._norms = batch_norms(self.layer())
+        return self._norms
+
+    def proof(self, inputs, mode, smallest):
+        """The split proof for inputs of this signature, tried once. smallest: samples of the smallest chunk wanted."""
+        key = (inputs.signature, self.layer().training, mode.is_mixed())
+        known = self._proofs.get(key)
+        if known is None or (known.why is None and smallest < known.smallest):
+            with inside():
+                known = proof.prove(self.layer(), inputs, mode, smallest)
+            self._proofs[key] = known
+        return known
+
+    def give_up(self, why):
+        """Leaves this layer alone from now on, and says so."""
+        if self.off is None:
+            self.off = why
+            runtime.library.disarmed(self.name, None, why, True)
+
+
+def site_of(layer):
+    """The Site of a layer."""
+    site = _sites.get(id(layer))
+    if site is None or site.layer() is not layer:
+        site = _sites[id(layer)] = Site(layer)
+    return site
+
+

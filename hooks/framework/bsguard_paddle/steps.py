@@ -1,0 +1,61 @@
+"""Where a training step ends: the optimizer's step."""
+
+import threading
+
+from . import arming, boundary, native
+from .runtime import runtime
+
+
+class _Depth(threading.local):
+    value = 0
+
+
+_depth = _Depth()
+
+
+def patch():
+    """Wraps step() of every optimizer class that Paddle ships, and minimize(), which steps by itself."""
+    for kind in _family(runtime.paddle.optimizer.Optimizer):
+        for name in ("step", "minimize"):
+            if name in vars(kind):
+                setattr(kind, name, _counted(vars(kind)[name]))
+
+
+def _family(kind):
+    found, queue = [], [kind]
+    while queue:
+        one = queue.pop()
+        if one not in found:
+            found.append(one)
+            queue.extend(one.__subclasses__())
+    return found
+
+
+def _counted(original):
+    def step(self, *args, **kwargs):
+        if _depth.value or not runtime.paddle.in_dynamic_mode():
+            return original(self, *args, **kwargs)
+        before = runtime.library.set_phase(native.OPTIMIZER)
+        _depth.value += 1
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            runtime.library.set_phase(before)
+            raise
+        finally:
+            _depth.value -= 1
+        _ended()
+        return result
+
+    step.__name__ = original.__name__
+    step.__doc__ = original.__doc__
+    step.__wrapped__ = original
+    return step
+
+
+def _ended():
+    runtime.steps += 1
+    boundary.step_ended()
+    peak = arming.step_ended(runtime.device)
+    runtime.library.step(runtime.device, peak)
+    runtime.library.set_phase(native.OTHER)
