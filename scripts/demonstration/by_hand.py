@@ -1,8 +1,8 @@
 """The job of train.py with gradient accumulation written by hand: the yardstick for the rounding of a rescued run.
 
 It replays what a rescued run recorded in events.jsonl: each step is cut into as many chunks as bsguard used for it in
-the end. It runs with enough memory and without bsguard. Whatever distance it has to the run in one piece is the price of
-summing in another order, which nobody can avoid.
+the end. It runs with enough memory and without bsguard. Whatever distance it has to the run in one piece is the price
+of summing in another order, which nobody can avoid.
 """
 
 import json
