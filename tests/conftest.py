@@ -211,7 +211,7 @@ def run_job(build: Path, library: Path, tmp_path: Path):
             path.write_text(textwrap.dedent(script))
         else:
             path = Path(script).resolve()
-        variables = {"BSG_BUILD": str(build)}
+        variables = {"SIMGPU_BUILD": str(build / "simgpu")}
         if preload:
             variables["LD_PRELOAD"] = str(library)
         variables.update(env or {})

@@ -75,7 +75,7 @@ def build(steps: Steps, cmake: Path, preset: str) -> Path:
 
 def build_plugin(steps: Steps, environment: venvs.Environment) -> None:
     """The plug-in through which an environment's Paddle uses the simulated GPU."""
-    command = [environment.folder / "bin" / "python", PLUGIN_SCRIPT, BUILD]
+    command = [environment.folder / "bin" / "python", PLUGIN_SCRIPT, "--output", BUILD / "simgpu"]
     version = environment.what.split()[-1]
     built = (BUILD / "simgpu" / f"plugin-{version}").exists()
     steps.run(command, what=None if built else f"building the simulated GPU for Paddle {version}", otherwise=FRESH)
