@@ -1,0 +1,153 @@
+/*
+ * hooks.c - see hooks.h. Depends on the host's two look-ups only. Never calls the driver and never takes a lock: a slot
+ * is written with the same value by whoever comes first.
+ */
+#include "hooks/cuda/hooks.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "hooks/cuda/host.h"
+#include "shim/bsguard.h"
+
+enum stream { ANY, LEGACY, PER_THREAD };
+
+struct hook {
+  const char *symbol;
+  const char *name;
+  int since;
+  enum stream stream;
+  void *wrapper;
+};
+
+/* Where a hook's real entries are. */
+struct slot {
+  _Atomic(void *) driver; /* libcuda's export */
+  _Atomic(void *) next;   /* what our wrapper stands in front of: an export, or an answer of cuGetProcAddress() */
+  atomic_bool unhooked;   /* said so */
+};
+
+/* Wrappers are declared with the types of the table: a wrapper that differs does not compile. */
+#define BSG_HOOK(symbol, name, since, stream, kind, type)                                                              \
+  _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), type), #symbol " is not of type " #type);
+#include "hooks/cuda/hooks.def"
+#undef BSG_HOOK
+
+static const struct hook hooks[BSG_HOOK_COUNT] = {
+#define BSG_HOOK(symbol, name, since, stream, kind, type) {#symbol, #name, since, stream, (void *)symbol},
+#include "hooks/cuda/hooks.def"
+#undef BSG_HOOK
+};
+
+static struct { struct slot slots[BSG_HOOK_COUNT]; } state;
+
+__thread int bsg_hooks_depth;
+
+const char *bsg_hook_symbol(enum bsg_hook_id id) {
+  return hooks[id].symbol;
+}
+
+static void *load(_Atomic(void *) *entry) {
+  return atomic_load_explicit(entry, memory_order_acquire);
+}
+
+static void store(_Atomic(void *) *entry, void *value) {
+  atomic_store_explicit(entry, value, memory_order_release);
+}
+
+static void *driver_entry(int id) {
+  void *entry = load(&state.slots[id].driver);
+  if (!entry && (entry = bsg_cuda_host.driver_entry(hooks[id].symbol)))
+    store(&state.slots[id].driver, entry);
+  return entry;
+}
+
+static void *next_entry(int id) {
+  void *entry = load(&state.slots[id].next);
+  if (!entry && (entry = bsg_cuda_host.next_entry(hooks[id].symbol)))
+    store(&state.slots[id].next, entry);
+  return entry;
+}
+
+void *bsg_hook_real(enum bsg_hook_id id) {
+  void *entry;
+  if (bsg_hooks_depth > 0)
+    return (entry = driver_entry(id)) ? entry : load(&state.slots[id].next);
+  return next_entry(id);
+}
+
+void *bsg_hook_wrapper(const char *symbol) {
+  for (int id = 0; id < BSG_HOOK_COUNT; id++)
+    if (strcmp(symbol, hooks[id].symbol) == 0)
+      return hooks[id].wrapper;
+  return NULL;
+}
+
+bool bsg_hook_adopt(const char *symbol, void *found) {
+  for (int id = 0; id < BSG_HOOK_COUNT; id++)
+    if (strcmp(symbol, hooks[id].symbol) == 0) {
+      if (!driver_entry(id))
+        store(&state.slots[id].next, found);
+      return found == driver_entry(id) || found == next_entry(id);
+    }
+  return false;
+}
+
+bool bsg_hook_is_wrapper(const void *entry) {
+  for (int id = 0; id < BSG_HOOK_COUNT; id++)
+    if (entry == hooks[id].wrapper)
+      return true;
+  return false;
+}
+
+static bool stream_fits(enum stream stream, unsigned long long flags) {
+  bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  return stream == ANY || (stream == PER_THREAD) == per_thread;
+}
+
+/* The line for a request, as the driver would choose it; -1: none. */
+static int by_table(const char *name, int version, unsigned long long flags) {
+  int best = -1;
+  for (int id = 0; id < BSG_HOOK_COUNT; id++)
+    if (strcmp(name, hooks[id].name) == 0 && version >= hooks[id].since && stream_fits(hooks[id].stream, flags))
+      if (best < 0 || hooks[id].since > hooks[best].since)
+        best = id;
+  return best;
+}
+
+/* The line of an address. Where a driver gives one address to several, the line that the request names, else the
+ * newest. */
+static int by_identity(const void *entry, int requested) {
+  int best = -1;
+  for (int id = 0; id < BSG_HOOK_COUNT; id++)
+    if (entry == driver_entry(id) || entry == next_entry(id)) {
+      if (id == requested)
+        return id;
+      best = id;
+    }
+  return best;
+}
+
+/* The first line of a name; -1: no name of ours. */
+static int by_name(const char *name) {
+  for (int id = 0; id < BSG_HOOK_COUNT; id++)
+    if (strcmp(name, hooks[id].name) == 0 || strcmp(name, hooks[id].symbol) == 0)
+      return id;
+  return -1;
+}
+
+enum bsg_match bsg_hook_match(const char *name, int version, unsigned long long flags, void **entry) {
+  if (bsg_hook_is_wrapper(*entry))
+    return BSG_MATCH_WRAPPER;
+  int first = by_name(name);
+  int requested = by_table(name, version, flags);
+  int id = by_identity(*entry, requested);
+  if (id < 0 && requested >= 0 && version <= BSG_HOOKS_COMPLETE_TO) {
+    id = requested;
+    store(&state.slots[id].next, *entry);
+  }
+  if (id < 0)
+    return first >= 0 && !atomic_exchange(&state.slots[first].unhooked, true) ? BSG_MATCH_UNHOOKED : BSG_MATCH_NONE;
+  *entry = hooks[id].wrapper;
+  return BSG_MATCH_WRAPPER;
+}

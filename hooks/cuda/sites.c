@@ -1,0 +1,167 @@
+/*
+ * sites.c - see sites.h. Depends on libc; on libunwind.so.8 where it is found. Never allocates from the heap after
+ * bsg_sites_prepare(), and never forces its libunwind on the process (RTLD_LOCAL).
+ */
+#include "hooks/cuda/sites.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_SITES 4096
+#define INDEX_SIZE (2 * MAX_SITES)
+#define SPARE_FRAMES 16 /* of our own, and of the unwinder */
+#define PAUSE_NS 1000000
+
+typedef int (*unwind_fn)(void **frames, int room);
+
+struct site {
+  uint64_t hash;
+  int frames;
+  uint64_t pc[BSG_MAX_FRAMES];
+};
+
+static struct {
+  pthread_mutex_t lock;
+  _Atomic(unwind_fn) unwind; /* NULL until bsg_sites_prepare() has tried it */
+  const char *unwinder;
+  _Atomic int64_t last_ns;
+  uint32_t count;
+  uint32_t index[INDEX_SIZE];   /* open addressing by hash; 0: free */
+  struct site sites[MAX_SITES]; /* site n is sites[n - 1] */
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER, .unwinder = "none"};
+
+void bsg_sites_prepare(void) {
+  void *frames[4];
+  void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
+  /* libunwind's own backtrace(), under the name that no other library has. */
+  unwind_fn unwind = library ? (unwind_fn)dlsym(library, "unw_backtrace") : NULL;
+
+  state.unwinder = unwind ? "libunwind" : "glibc";
+  if (!unwind)
+    unwind = backtrace;
+  unwind(frames, 4);
+  atomic_store(&state.unwind, unwind);
+  dlerror(); /* what we tried is no news to the program */
+}
+
+const char *bsg_sites_unwinder(void) {
+  return state.unwinder;
+}
+
+static uint64_t hash_frames(void *const *frames, int count) {
+  uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a over whole addresses */
+  for (int i = 0; i < count; i++)
+    hash = (hash ^ (uint64_t)(uintptr_t)frames[i]) * 0x100000001b3u;
+  return hash ^ hash >> 29;
+}
+
+static bool same(const struct site *site, uint64_t hash, void *const *frames, int count) {
+  if (site->hash != hash || site->frames != count)
+    return false;
+  for (int i = 0; i < count; i++)
+    if (site->pc[i] != (uint64_t)(uintptr_t)frames[i])
+      return false;
+  return true;
+}
+
+/* Caller holds the lock. */
+static uint32_t intern(void *const *frames, int count) {
+  uint64_t hash = hash_frames(frames, count);
+  uint32_t at = (uint32_t)(hash % INDEX_SIZE);
+  struct site *site;
+
+  for (; state.index[at]; at = (at + 1) % INDEX_SIZE)
+    if (same(&state.sites[state.index[at] - 1], hash, frames, count))
+      return state.index[at];
+  if (state.count == MAX_SITES)
+    return BSG_NO_SITE;
+  site = &state.sites[state.count];
+  site->hash = hash;
+  site->frames = count;
+  for (int i = 0; i < count; i++)
+    site->pc[i] = (uint64_t)(uintptr_t)frames[i];
+  return state.index[at] = ++state.count;
+}
+
+uint32_t bsg_sites_here(const void *caller) {
+  void *frames[BSG_MAX_FRAMES + SPARE_FRAMES];
+  unwind_fn unwind = atomic_load(&state.unwind);
+  uint32_t site;
+  int count, first = 0;
+
+  if (!unwind)
+    return BSG_NO_SITE;
+  count = unwind(frames, BSG_MAX_FRAMES + SPARE_FRAMES);
+  while (first < count && frames[first] != caller)
+    first++;
+  if (first == count) /* the wrapper's frame was not recognised: better our own frames too than none */
+    first = 0;
+  count -= first;
+  if (count <= 0)
+    return BSG_NO_SITE;
+  if (count > BSG_MAX_FRAMES)
+    count = BSG_MAX_FRAMES;
+  pthread_mutex_lock(&state.lock);
+  site = intern(frames + first, count);
+  pthread_mutex_unlock(&state.lock);
+  return site;
+}
+
+uint32_t bsg_sites_sometimes_here(const void *caller) {
+  struct timespec now;
+  int64_t now_ns, last_ns = atomic_load(&state.last_ns);
+
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+  if (last_ns && now_ns - last_ns < PAUSE_NS)
+    return BSG_NO_SITE;
+  if (!atomic_compare_exchange_strong(&state.last_ns, &last_ns, now_ns))
+    return BSG_NO_SITE;
+  return bsg_sites_here(caller);
+}
+
+int bsg_sites_get(uint32_t site, struct bsg_site_fact *out) {
+  int result = -ENOENT;
+  pthread_mutex_lock(&state.lock);
+  if (site != BSG_NO_SITE && site <= state.count) {
+    const struct site *found = &state.sites[site - 1];
+    out->site = site;
+    out->frames = found->frames;
+    memcpy(out->pc, found->pc, (size_t)found->frames * sizeof out->pc[0]);
+    result = 0;
+  }
+  pthread_mutex_unlock(&state.lock);
+  return result;
+}
+
+int bsg_sites_symbol(uint64_t pc, char *out, size_t room) {
+  Dl_info info;
+  const char *file;
+  int length;
+
+  /* A return address may be the first byte of the next function: what called lies before it. */
+  if (!dladdr((void *)(uintptr_t)(pc - 1), &info) || !info.dli_fname)
+    length = snprintf(out, room, "0x%llx", (unsigned long long)pc);
+  else {
+    file = strrchr(info.dli_fname, '/');
+    file = file ? file + 1 : info.dli_fname;
+    if (info.dli_sname)
+      length = snprintf(out, room, "%s+0x%llx (%s)", info.dli_sname,
+                        (unsigned long long)(pc - (uint64_t)(uintptr_t)info.dli_saddr), file);
+    else
+      length = snprintf(out, room, "0x%llx (%s)", (unsigned long long)(pc - (uint64_t)(uintptr_t)info.dli_fbase), file);
+  }
+  if (length < 0)
+    return 0;
+  return (size_t)length < room ? length : (int)room - 1;
+}
+
+void bsg_sites_forget(void) {
+  pthread_mutex_init(&state.lock, NULL);
+}

@@ -1,0 +1,10 @@
+/* command.h - what this process is called in files: its script, or its program. */
+#ifndef BSG_SHIM_COMMAND_H
+#define BSG_SHIM_COMMAND_H
+
+#include <stddef.h>
+
+/* "train.py" of `python -u train.py --epochs 3`, "module" of `python -m module`, else the program's own name. */
+void bsg_command_name(char *out, size_t room);
+
+#endif
