@@ -2,9 +2,9 @@
  * policy.h - facts in, decisions out. The policy owns control.json, events.jsonl and the reports of one run.
  *
  * It includes no cuda.h, has no clock (every call says when), starts no thread, prints through the one function that it
- * was given, and can be tested without any library loaded. Callers serialise: shim/ holds one lock around every call here.
- * Functions return 0 or a negative errno. A failure to write a file is said once, in one line, and never again; decisions
- * go on without files.
+ * was given, and can be tested without any library loaded. Callers serialise: shim/ holds one lock around every call
+ * here. Functions return 0 or a negative errno. A failure to write a file is said once, in one line, and never again;
+ * decisions go on without files.
  */
 #ifndef BSG_POLICY_H
 #define BSG_POLICY_H
@@ -14,7 +14,8 @@
 #include "shim/bsguard.h"
 #include "shim/facts.h"
 
-/* What a report needs to know and only the hooks can tell. Any pointer may be NULL. Called without the policy's help: must not call back. */
+/* What a report needs to know and only the hooks can tell. Any pointer may be NULL. Called without the policy's help:
+ * must not call back. */
 struct bsg_evidence {
   void *context;
   int (*memory)(void *context, int device, struct bsg_memory_fact *out);
@@ -57,18 +58,19 @@ int bsg_policy_unhooked(struct bsg_policy *p, struct bsg_when now, const char *n
 
 /* ---- facts from a framework: see bsguard.h, same order, same meaning ---- */
 int bsg_policy_attach(struct bsg_policy *p, struct bsg_when now, const char *framework, const char *command);
-int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, const char *boundary, const char *signature,
-                        int64_t batch, int phase, struct bsg_decision *out);
+int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, const char *boundary,
+                        const char *signature, int64_t batch, int phase, struct bsg_decision *out);
 int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom *oom, struct bsg_where where,
                         struct bsg_decision *out);
 int bsg_policy_applied(struct bsg_policy *p, struct bsg_when now, int64_t sequence, int device, const char *boundary,
                        int64_t batch, int64_t micro_batch, int exactness, const char *because, struct bsg_where where);
-int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, const char *exception, struct bsg_where where);
+int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, const char *exception,
+                         struct bsg_where where);
 int bsg_policy_refused(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *why);
 int bsg_policy_disarmed(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *signature,
                         const char *why, int for_good);
-int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_memory_fact *memory, uint64_t allocated_peak,
-                    struct bsg_where where);
+int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_memory_fact *memory,
+                    uint64_t allocated_peak, struct bsg_where where);
 
 /* The process ends: pending refusals are settled, stop event, summary line and report where the run had an OOM. */
 int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where where);

@@ -1,0 +1,267 @@
+/* policy.c - see policy.h: the life of the policy and the facts of hooks/cuda. The rest is in policy_framework.c. */
+#include "policy/policy.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "policy/policy_state.h"
+
+static struct bsg_policy state;
+
+struct bsg_policy *bsg_policy_create(const struct bsg_policy_config *config) {
+  struct bsg_policy *p = &state;
+
+  memset(p, 0, offsetof(struct bsg_policy, training_slots));
+  p->config = *config;
+  bsg_copy_text(p->directory, sizeof(p->directory), config->directory);
+  bsg_copy_text(p->command, sizeof(p->command), config->command);
+  p->config.directory = p->directory;
+  p->config.command = p->command;
+  bsg_runfolder_init(&p->folder);
+  bsg_events_init(&p->events, &p->folder);
+  bsg_entries_init(&p->training, p->training_slots, BSG_TRAINING_ROOM);
+  bsg_entries_init(&p->evaluation, p->evaluation_slots, BSG_EVALUATION_ROOM);
+  p->live = true;
+  return p;
+}
+
+void bsg_policy_forget(struct bsg_policy *p) {
+  if (!p)
+    return;
+  if (p->live)
+    bsg_runfolder_close(&p->folder);
+  memset(p, 0, offsetof(struct bsg_policy, training_slots));
+  bsg_runfolder_init(&p->folder);
+}
+
+/* ---- facts from hooks/cuda ---- */
+
+static void make_files(struct bsg_policy *p, struct bsg_when now, const struct bsg_device_fact *device) {
+  struct bsg_start start = {.pid = p->config.pid,
+                            .rank = p->config.rank,
+                            .command = p->command,
+                            .framework = p->framework,
+                            .mode = (int)p->config.mode,
+                            .devices = device,
+                            .device_count = 1};
+
+  int error = bsg_runfolder_make(&p->folder, p->directory, p->config.pid, p->config.rank, now.unix_ms);
+  if (error) {
+    bsg_state_wrote(p, "", error);
+    return;
+  }
+  BSG_EVENT(p, bsg_event_start(&p->events, now, &start));
+  for (int i = 0; i < p->unhooked_count; i++)
+    BSG_EVENT(p, bsg_event_unhooked(&p->events, now, p->unhooked[i].name, p->unhooked[i].version));
+}
+
+int bsg_policy_device(struct bsg_policy *p, struct bsg_when now, const struct bsg_device_fact *device) {
+  if (!p || !p->live)
+    return -ENODEV;
+  if (device->device < 0 || device->device >= BSG_MAX_DEVICES)
+    return -EINVAL;
+  p->devices[device->device].used = true;
+  p->devices[device->device].fact = *device;
+  if (!p->device_seen) {
+    p->device_seen = true;
+    make_files(p, now, device);
+  }
+  return 0;
+}
+
+static void note_peak(struct bsg_policy *p, int device, uint64_t peak) {
+  if (device >= 0 && device < BSG_MAX_DEVICES && peak > p->devices[device].peak)
+    p->devices[device].peak = peak;
+  if (peak > p->totals.peak_bytes)
+    p->totals.peak_bytes = peak;
+}
+
+int bsg_policy_mark(struct bsg_policy *p, struct bsg_when now, const struct bsg_mark_fact *mark) {
+  if (!p || !p->live)
+    return -ENODEV;
+  note_peak(p, mark->device, mark->peak_bytes);
+  BSG_EVENT(p, bsg_event_mark(&p->events, now, mark));
+  return 0;
+}
+
+static void absorbed(struct bsg_policy *p, struct bsg_when now, const struct bsg_refusal *refusal) {
+  if (refusal->reported)
+    return;
+  p->totals.absorbed++;
+  BSG_EVENT(p, bsg_event_absorbed(&p->events, now, &refusal->record.trigger, refusal->record.attempts));
+}
+
+void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device) {
+  struct bsg_refusal refusal;
+
+  while (bsg_refusals_take(&p->refusals, device, &refusal))
+    absorbed(p, now, &refusal);
+}
+
+static void say_inferred(struct bsg_policy *p, const struct bsg_oom_record *oom, const struct bsg_change *change) {
+  char text[BSG_LINE_ROOM];
+  struct bsg_out line;
+
+  bsg_out_buffer(&line, text, sizeof(text));
+  bsg_out_text(&line, "OOM inferred (");
+  bsg_state_describe(p, oom, &line);
+  bsg_out_format(&line,
+                 ", again after memory was freed; no adapter is loaded): control.json asks for %lld accumulation steps",
+                 (long long)change->split.accumulation_steps);
+  if (change->split.batch)
+    bsg_out_format(&line, ", micro-batch %lld of %lld", (long long)change->split.micro_batch,
+                   (long long)change->split.batch);
+  bsg_state_say(p, 0, &line);
+}
+
+/* No adapter says what was terminal, and this refusal shows it. */
+static void infer(struct bsg_policy *p, struct bsg_when now, struct bsg_refusal *refusal) {
+  struct bsg_oom_record *oom = &refusal->record;
+  int device = oom->trigger.device;
+  struct bsg_change change = {.reason = BSG_REASON_INFERRED, .has_trigger = true, .trigger = oom->trigger};
+  struct bsg_out why;
+
+  refusal->concluded = refusal->reported = true;
+  p->totals.ooms++;
+  BSG_EVENT(p, bsg_event_oom(&p->events, now, oom));
+  if (p->config.mode != BSG_MODE_GUARD || device < 0 || device >= BSG_MAX_DEVICES)
+    return;
+
+  struct bsg_entry *entry = bsg_entries_latest(&p->training, device, NULL);
+  if (!entry)
+    entry = bsg_entries_obtain(&p->training, device, NULL, NULL, 0);
+  struct bsg_split before = bsg_entry_split(entry, entry->batch);
+  p->latest.split = before;
+  p->latest.verdict = (int)bsg_decide_inferred(&before, &change.split);
+  if (p->latest.verdict != BSG_SHRINK)
+    return;
+  bsg_entry_accept(entry, &change.split);
+  p->devices[device].oom_in_step = true;
+  p->devices[device].last = change.split;
+  change.exactness = entry->exactness;
+  bsg_copy_text(change.boundary, sizeof(change.boundary), entry->boundary);
+  bsg_out_buffer(&why, change.why, sizeof(change.why));
+  bsg_state_describe(p, oom, &why);
+  bsg_out_text(&why, "; refused again after memory was freed, nothing succeeded in between");
+  bsg_out_string(&why);
+  bsg_state_change(p, now, &change);
+  say_inferred(p, oom, &change);
+}
+
+int bsg_policy_refused_call(struct bsg_policy *p, struct bsg_when now, const struct bsg_alloc_fact *fact) {
+  struct bsg_refusal *refusal, evicted;
+  struct bsg_repeated repeated;
+
+  if (!p || !p->live)
+    return -ENODEV;
+  note_peak(p, fact->device, fact->peak_bytes);
+  refusal = bsg_refusals_note(&p->refusals, fact, &repeated, &evicted);
+  if (evicted.used)
+    absorbed(p, now, &evicted);
+  if (p->adapter)
+    return 0;
+  /* The picture is worth its price only while the job may be about to die: at the first refusals of a request. */
+  if (refusal->record.attempts <= 2 || repeated.freed_now > repeated.freed_before)
+    bsg_state_picture(p, now, &refusal->record);
+  if (bsg_decide_terminal(&repeated))
+    infer(p, now, refusal);
+  return 0;
+}
+
+int bsg_policy_granted_call(struct bsg_policy *p, struct bsg_when now, const struct bsg_alloc_fact *fact) {
+  struct bsg_refusal settled;
+
+  if (!p || !p->live)
+    return -ENODEV;
+  while (bsg_refusals_grant(&p->refusals, fact, &settled))
+    absorbed(p, now, &settled);
+  return 0;
+}
+
+bool bsg_policy_waiting(const struct bsg_policy *p) {
+  return p && atomic_load_explicit(&p->refusals.waiting, memory_order_relaxed) > 0;
+}
+
+int bsg_policy_unhooked(struct bsg_policy *p, struct bsg_when now, const char *name, int version) {
+  if (!p || !p->live)
+    return -ENODEV;
+  /* Look-ups come before the first allocation, and until then there is no file. */
+  if (!p->device_seen && p->unhooked_count < BSG_UNHOOKED_ROOM) {
+    bsg_copy_text(p->unhooked[p->unhooked_count].name, sizeof(p->unhooked[0].name), name);
+    p->unhooked[p->unhooked_count++].version = version;
+  }
+  BSG_EVENT(p, bsg_event_unhooked(&p->events, now, name, version));
+  return 0;
+}
+
+/* ---- the end ---- */
+
+/* What still waits for its outcome when the process ends. */
+static void settle_at_end(struct bsg_policy *p, struct bsg_when now) {
+  struct bsg_refusal refusal;
+
+  while (bsg_refusals_take(&p->refusals, -1, &refusal)) {
+    if (refusal.reported)
+      continue;
+    if (p->adapter || refusal.granted_thread) {
+      absorbed(p, now, &refusal); /* an adapter would have said; or the thread got over it */
+      continue;
+    }
+    p->totals.ooms++;
+    BSG_EVENT(p, bsg_event_oom(&p->events, now, &refusal.record));
+    if (p->latest.taken && p->latest.outcome == BSG_OUTCOME_OPEN) {
+      p->latest.outcome = BSG_OUTCOME_UNRESCUED;
+      p->unrescued = p->latest;
+    }
+  }
+}
+
+static void say_summary(struct bsg_policy *p) {
+  const struct bsg_change *change = bsg_state_last_change(p);
+  const struct bsg_totals *totals = &p->totals;
+  char text[BSG_LINE_ROOM];
+  struct bsg_out line;
+
+  bsg_out_buffer(&line, text, sizeof(text));
+  bsg_out_format(&line, "%lld OOM%s met, %lld step%s rescued", (long long)totals->ooms, totals->ooms == 1 ? "" : "s",
+                 (long long)totals->rescued_steps, totals->rescued_steps == 1 ? "" : "s");
+  if (totals->unrescued)
+    bsg_out_format(&line, ", %lld not saved", (long long)totals->unrescued);
+  if (change && change->split.chunks > 1 && change->split.batch)
+    bsg_out_format(&line, ", micro-batch %lld of %lld (accumulation %lld)", (long long)change->split.micro_batch,
+                   (long long)change->split.batch, (long long)change->split.accumulation_steps);
+  else if (change && change->split.chunks > 1)
+    bsg_out_format(&line, ", accumulation %lld", (long long)change->split.accumulation_steps);
+  if (p->folder.made) {
+    bsg_out_text(&line, "; files in ");
+    bsg_out_clean(&line, p->folder.path, 400);
+  }
+  bsg_state_say(p, 0, &line);
+}
+
+int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where where) {
+  struct bsg_memory_fact memory;
+
+  (void)where;
+  if (!p || !p->live)
+    return -ENODEV;
+  if (p->stopped || !p->device_seen)
+    return 0;
+  settle_at_end(p, now);
+  for (int i = 0; i < BSG_MAX_DEVICES; i++)
+    if (p->devices[i].used && p->config.evidence.memory &&
+        p->config.evidence.memory(p->config.evidence.context, i, &memory) == 0)
+      note_peak(p, i, memory.peak_bytes);
+  if (p->totals.ooms) {
+    const struct bsg_snapshot *oom = p->unrescued.taken ? &p->unrescued : &p->latest;
+    if (oom->taken)
+      bsg_state_report(p, now, oom, "end");
+  }
+  BSG_EVENT(p, bsg_event_stop(&p->events, now, &p->totals));
+  if (p->totals.ooms)
+    say_summary(p);
+  p->stopped = true;
+  bsg_runfolder_close(&p->folder);
+  return 0;
+}

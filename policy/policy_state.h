@@ -1,0 +1,122 @@
+/*
+ * policy_state.h - the one state of the policy, and what its public functions (policy.c, policy_framework.c,
+ * policy_request.c) have in common. Nobody else includes this. Callers hold the lock of shim/.
+ */
+#ifndef BSG_POLICY_STATE_H
+#define BSG_POLICY_STATE_H
+
+#include "policy/control.h"
+#include "policy/entries.h"
+#include "policy/events.h"
+#include "policy/policy.h"
+#include "policy/json_read.h"
+#include "policy/refusals.h"
+#include "policy/report.h"
+#include "policy/runfolder.h"
+
+#define BSG_TRAINING_ROOM 1024
+#define BSG_EVALUATION_ROOM 256
+#define BSG_UNHOOKED_ROOM 32
+#define BSG_LINE_ROOM 640
+
+struct bsg_device_state {
+  bool used;
+  struct bsg_device_fact fact;
+  struct bsg_split last; /* of the boundary last asked for in training; chunks 0: none was */
+  uint64_t step_peak;    /* of the step before */
+  uint64_t peak;
+  bool oom_in_step; /* a training OOM was answered since the last step ended */
+};
+
+struct bsg_policy {
+  bool live;
+  bool stopped;
+  struct bsg_policy_config config; /* its texts are the copies below */
+  char directory[BSG_PATH_ROOM];
+  char command[256];
+  char framework[96];
+
+  bool adapter;     /* somebody reports terminal OOMs: nothing is inferred */
+  bool device_seen; /* from then on there are files, or there was an attempt to make them */
+  struct bsg_device_state devices[BSG_MAX_DEVICES];
+
+  struct bsg_runfolder folder;
+  struct bsg_events events;
+  bool said_file_error;
+  bool control_behind; /* control.json could not be written: tried again at each step */
+
+  struct bsg_entries training, evaluation;
+
+  int64_t sequence; /* of the last change; the change itself is the newest of the ring */
+  int64_t change_total;
+  struct bsg_change changes[BSG_CHANGES_KEPT];
+  int64_t applied_sequence; /* the last one that was taken up */
+
+  struct bsg_refusals refusals;
+  struct bsg_snapshot latest;    /* of the last OOM */
+  struct bsg_snapshot unrescued; /* of the last OOM that was not rescued */
+  struct bsg_totals totals;
+  struct bsg_report report; /* being written */
+
+  int reason_count, reason_next;
+  struct bsg_reason_kept reasons[BSG_REASONS_KEPT]; /* reported by bsg_policy_refused(), each once */
+
+  bool request_empty; /* the step before found an empty request.json */
+  bool request_stuck; /* a request.json could not be removed, and that was said */
+  struct bsg_json_document request_document;
+
+  int unhooked_count; /* seen before there was a file to log them in */
+  struct {
+    char name[64];
+    int version;
+  } unhooked[BSG_UNHOOKED_ROOM];
+
+  /* Last, and never cleared: a table knows how many of its slots are in use, and untouched pages cost nothing. */
+  struct bsg_entry training_slots[BSG_TRAINING_ROOM], evaluation_slots[BSG_EVALUATION_ROOM];
+};
+
+/* True where events can be written. */
+bool bsg_state_writes(const struct bsg_policy *p);
+
+/* Takes the result of writing a file: the first failure of all is said, in one line. */
+void bsg_state_wrote(struct bsg_policy *p, const char *name, int error);
+
+#define BSG_EVENT(p, write)                                                                                            \
+  do {                                                                                                                 \
+    if (bsg_state_writes(p))                                                                                           \
+      bsg_state_wrote((p), "events.jsonl", (write));                                                                   \
+  } while (0)
+
+/* One line to the user. */
+void bsg_state_say(struct bsg_policy *p, int level, struct bsg_out *line);
+
+const struct bsg_device_state *bsg_state_device(const struct bsg_policy *p, int device); /* NULL: never used */
+const struct bsg_change *bsg_state_last_change(const struct bsg_policy *p);              /* NULL: none */
+
+/*
+ * A change of control.json: numbers it, fills in `when` and what was before, remembers it, logs it, writes the file.
+ */
+void bsg_state_change(struct bsg_policy *p, struct bsg_when now, struct bsg_change *change);
+
+/* Writes control.json from the last change. */
+void bsg_state_write_control(struct bsg_policy *p);
+
+/* The first change of a run: this boundary runs whole. Does nothing where there was one, or nothing may be changed. */
+void bsg_state_start(struct bsg_policy *p, struct bsg_when now, const struct bsg_entry *entry);
+
+/* Takes the picture that a report of this OOM will show; `latest` is the new picture. */
+void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom);
+
+/* "gpu:0 refused 64.0 MiB, 32.0 MiB free of 22.5 GiB" */
+void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_out *out);
+
+/* What was refused on this device and never reported (device -1: on any) was absorbed. */
+void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device);
+
+/* Writes both reports and the event; 0 or the error. */
+int bsg_state_report(struct bsg_policy *p, struct bsg_when now, const struct bsg_snapshot *oom, const char *why);
+
+/* Answers a request.json, where there is one. */
+void bsg_state_answer_request(struct bsg_policy *p, struct bsg_when now);
+
+#endif
