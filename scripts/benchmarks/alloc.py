@@ -1,4 +1,4 @@
-"""`bench alloc`: what one allocation and free cost with the hooks against without, from the C benchmark of the build."""
+"""`bench alloc`: what one allocation and free cost with the hooks and without, from the C benchmark."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """`bench job`: what the preload costs a training job that never runs out of memory, as a ratio of step times.
 
 Two processes train the same job, one of them with the preload. They take turns, a few steps each and never at the same
-time, in the order A B B A, so that whatever else the machine does meets both alike. A round gives one ratio of medians;
-the result is the median of the rounds, with the least and the greatest. The first rounds are thrown away: in them caches
-fill, and bsguard proves and disarms.
+time, in the order A B B A, so that whatever else the machine does meets both alike. A round gives one ratio of medians,
+and the result is the median of the rounds, with the least and the greatest. The first rounds are thrown away: in them
+caches fill, and bsguard proves and disarms.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ class Failed(Exception):
 
 
 class Steps:
-    """The steps of one set-up, and its log."""
+    """The steps of one set-up, and its log, which lies in `folder`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = BUILD) -> None:
         self.said_any = False
-        self.log_path = BUILD / "setup.log"
-        BUILD.mkdir(exist_ok=True)
+        self.log_path = folder / "setup.log"
+        folder.mkdir(exist_ok=True)
         self._log = open(self.log_path, "w", encoding="utf-8", errors="replace")  # noqa: SIM115 - lives as long as we do
 
     def say(self, text: str) -> None:
