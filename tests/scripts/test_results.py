@@ -1,6 +1,7 @@
 """Sums of JUnit files: no failure may be lost between a runner and the last line."""
 
 import pytest
+
 from support.results import Tally, read_junit, tally_of
 
 CTEST = """<?xml version="1.0" encoding="UTF-8"?>

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+
 from support import venvs
 from support.environ import job_environment, tool_environment
 from support.steps import Failed, Steps
