@@ -92,10 +92,10 @@ static void absorbed(struct bsg_policy *p, struct bsg_when now, const struct bsg
   BSG_EVENT(p, bsg_event_absorbed(&p->events, now, &refusal->record.trigger, refusal->record.attempts));
 }
 
-void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device) {
+void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device, bool only_met) {
   struct bsg_refusal refusal;
 
-  while (bsg_refusals_take(&p->refusals, device, &refusal))
+  while (bsg_refusals_take(&p->refusals, device, only_met, &refusal))
     absorbed(p, now, &refusal);
 }
 
@@ -125,6 +125,7 @@ static void infer(struct bsg_policy *p, struct bsg_when now, struct bsg_refusal 
   refusal->concluded = refusal->reported = true;
   p->totals.ooms++;
   BSG_EVENT(p, bsg_event_oom(&p->events, now, oom));
+  bsg_state_oom_met(p, now, oom);
   if (p->config.mode != BSG_MODE_GUARD || device < 0 || device >= BSG_MAX_DEVICES)
     return;
 
@@ -150,32 +151,29 @@ static void infer(struct bsg_policy *p, struct bsg_when now, struct bsg_refusal 
 }
 
 int bsg_policy_refused_call(struct bsg_policy *p, struct bsg_when now, const struct bsg_alloc_fact *fact) {
-  struct bsg_refusal *refusal, evicted;
+  struct bsg_refusal *refusal, over;
   struct bsg_repeated repeated;
 
   if (!p || !p->live)
     return -ENODEV;
   note_peak(p, fact->device, fact->peak_bytes);
-  refusal = bsg_refusals_note(&p->refusals, fact, &repeated, &evicted);
-  if (evicted.used)
-    absorbed(p, now, &evicted);
-  if (p->adapter)
-    return 0;
-  /* The picture is worth its price only while the job may be about to die: at the first refusals of a request. */
+  refusal = bsg_refusals_note(&p->refusals, fact, &repeated, &over);
+  if (over.used)
+    absorbed(p, now, &over);
+  /* A framework that tries again eight times without freeing anything shows the same picture. */
   if (refusal->record.attempts <= 2 || repeated.freed_now > repeated.freed_before)
-    bsg_state_picture(p, now, &refusal->record);
-  if (bsg_decide_terminal(&repeated))
+    bsg_state_picture(p, now, &refusal->record, &p->refused);
+  if (!p->adapter && bsg_decide_terminal(&repeated))
     infer(p, now, refusal);
   return 0;
 }
 
 int bsg_policy_granted_call(struct bsg_policy *p, struct bsg_when now, const struct bsg_alloc_fact *fact) {
-  struct bsg_refusal settled;
-
   if (!p || !p->live)
     return -ENODEV;
-  while (bsg_refusals_grant(&p->refusals, fact, &settled))
-    absorbed(p, now, &settled);
+  bsg_refusals_grant(&p->refusals, fact);
+  if (!p->adapter)
+    bsg_state_settle(p, now, fact->device, true);
   return 0;
 }
 
@@ -201,7 +199,7 @@ int bsg_policy_unhooked(struct bsg_policy *p, struct bsg_when now, const char *n
 static void settle_at_end(struct bsg_policy *p, struct bsg_when now) {
   struct bsg_refusal refusal;
 
-  while (bsg_refusals_take(&p->refusals, -1, &refusal)) {
+  while (bsg_refusals_take(&p->refusals, -1, false, &refusal)) {
     if (refusal.reported)
       continue;
     if (p->adapter || refusal.granted_thread) {
@@ -210,10 +208,10 @@ static void settle_at_end(struct bsg_policy *p, struct bsg_when now) {
     }
     p->totals.ooms++;
     BSG_EVENT(p, bsg_event_oom(&p->events, now, &refusal.record));
-    if (p->latest.taken && p->latest.outcome == BSG_OUTCOME_OPEN) {
-      p->latest.outcome = BSG_OUTCOME_UNRESCUED;
-      p->unrescued = p->latest;
-    }
+    bsg_state_oom_met(p, now, &refusal.record);
+    p->latest.outcome = BSG_OUTCOME_UNRESCUED;
+    p->unrescued = p->latest;
+    p->totals.unrescued++;
   }
 }
 

@@ -48,6 +48,7 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
     return -ENODEV;
   if (!valid_device(device) || batch <= 0)
     return -EINVAL;
+  bsg_state_settle(p, now, device, true);
   if (phase == BSG_PHASE_EVALUATION) {
     entry = bsg_entries_obtain(&p->evaluation, device, boundary, signature, batch);
     split = bsg_entry_split(entry, batch);
@@ -66,16 +67,15 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
 /* What is known of it: the refused calls of this device, or a limit of the framework's own. */
 static void gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bsg_where where,
                    struct bsg_oom_record *record) {
-  struct bsg_refusal *blamed = bsg_refusals_blamed(&p->refusals, oom->device);
+  struct bsg_refusal *blamed = bsg_refusals_blamed(&p->refusals, oom->device, oom->request_bytes);
   struct bsg_memory_fact memory;
 
   *record = (struct bsg_oom_record){.live_bytes = BSG_BYTES_UNKNOWN, .free_bytes = BSG_BYTES_UNKNOWN};
   if (blamed) {
     *record = blamed->record;
     bsg_refusals_forget(&p->refusals, oom->device, blamed->thread);
-  }
-  if (oom->request_bytes)
-    record->trigger.bytes = blamed ? record->trigger.bytes : oom->request_bytes;
+  } else
+    record->trigger.bytes = oom->request_bytes;
   record->trigger.device = oom->device;
   record->trigger.where = (struct bsg_where){.step = where.step, .phase = oom->phase};
   bsg_copy_text(record->boundary, sizeof(record->boundary), oom->boundary);
@@ -140,7 +140,7 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   p->totals.ooms++;
   gather(p, &oom, where, &record);
   BSG_EVENT(p, bsg_event_oom(&p->events, now, &record));
-  bsg_state_picture(p, now, &record);
+  bsg_state_oom_met(p, now, &record);
 
   if (p->config.mode != BSG_MODE_GUARD) {
     verdict = BSG_KEEP;
@@ -240,7 +240,7 @@ int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, 
     struct bsg_oom oom = {.size = sizeof(oom), .device = device, .phase = where.phase, .exactness = BSG_REFUSED};
     struct bsg_oom_record record;
     gather(p, &oom, where, &record);
-    bsg_state_picture(p, now, &record);
+    bsg_state_oom_met(p, now, &record);
   }
   p->latest.outcome = BSG_OUTCOME_UNRESCUED;
   if (exception)
@@ -326,7 +326,7 @@ int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_
   if (!p->device_seen)
     return 0;
   device = &p->devices[memory->device];
-  bsg_state_settle(p, now, memory->device);
+  bsg_state_settle(p, now, memory->device, false);
   if (device->oom_in_step) {
     device->oom_in_step = false;
     p->totals.rescued_steps++;

@@ -74,9 +74,9 @@ void bsg_state_start(struct bsg_policy *p, struct bsg_when now, const struct bsg
   bsg_state_change(p, now, &change);
 }
 
-void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom) {
+void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom,
+                       struct bsg_snapshot *picture) {
   const struct bsg_evidence *evidence = &p->config.evidence;
-  struct bsg_snapshot *picture = &p->latest;
   int count;
 
   *picture =
@@ -87,6 +87,19 @@ void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct b
     count = evidence->holders(evidence->context, oom->trigger.device, picture->holders, BSG_HOLDERS);
     picture->holder_count = count < 0 ? 0 : count > BSG_HOLDERS ? BSG_HOLDERS : count;
   }
+}
+
+void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom) {
+  const struct bsg_trigger *seen = &p->refused.oom.trigger;
+
+  if (p->refused.taken && oom->trigger.api && seen->device == oom->trigger.device &&
+      seen->bytes == oom->trigger.bytes) {
+    p->latest = p->refused;
+    p->latest.oom = *oom;
+  } else {
+    bsg_state_picture(p, now, oom, &p->latest);
+  }
+  p->refused.taken = false;
 }
 
 void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_out *out) {

@@ -53,6 +53,7 @@ struct bsg_policy {
   int64_t applied_sequence; /* the last one that was taken up */
 
   struct bsg_refusals refusals;
+  struct bsg_snapshot refused;   /* of the last refused calls: by the time that an OOM is reported much was freed */
   struct bsg_snapshot latest;    /* of the last OOM */
   struct bsg_snapshot unrescued; /* of the last OOM that was not rescued */
   struct bsg_totals totals;
@@ -104,14 +105,18 @@ void bsg_state_write_control(struct bsg_policy *p);
 /* The first change of a run: this boundary runs whole. Does nothing where there was one, or nothing may be changed. */
 void bsg_state_start(struct bsg_policy *p, struct bsg_when now, const struct bsg_entry *entry);
 
-/* Takes the picture that a report of this OOM will show; `latest` is the new picture. */
-void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom);
+/* Takes a picture of the device's memory as it is now. */
+void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom,
+                       struct bsg_snapshot *picture);
+
+/* `latest` becomes the picture of this OOM: the one taken when it was refused, where there is one. */
+void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom);
 
 /* "gpu:0 refused 64.0 MiB, 32.0 MiB free of 22.5 GiB" */
 void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_out *out);
 
-/* What was refused on this device and never reported (device -1: on any) was absorbed. */
-void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device);
+/* What was refused on this device and not reported was absorbed; only_met: as far as the request was met since. */
+void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device, bool only_met);
 
 /* Writes both reports and the event; 0 or the error. */
 int bsg_state_report(struct bsg_policy *p, struct bsg_when now, const struct bsg_snapshot *oom, const char *why);

@@ -3,9 +3,17 @@
 
 #include <stddef.h>
 
+/* What a framework says it asked for, rounded for people, may be a little more than what it asked the driver for. */
+#define ROUNDING 65536
+
+static void count(struct bsg_refusals *refusals, int change) {
+  atomic_fetch_add_explicit(&refusals->waiting, change, memory_order_relaxed);
+}
+
 static void drop(struct bsg_refusals *refusals, struct bsg_refusal *refusal) {
+  if (!refusal->met)
+    count(refusals, -1);
   refusal->used = false;
-  atomic_fetch_sub_explicit(&refusals->waiting, 1, memory_order_relaxed);
 }
 
 static struct bsg_refusal *find(struct bsg_refusals *refusals, const struct bsg_alloc_fact *fact) {
@@ -18,7 +26,7 @@ static struct bsg_refusal *find(struct bsg_refusals *refusals, const struct bsg_
   return NULL;
 }
 
-static struct bsg_refusal *make_room(struct bsg_refusals *refusals, struct bsg_refusal *evicted) {
+static struct bsg_refusal *make_room(struct bsg_refusals *refusals, struct bsg_refusal *over) {
   struct bsg_refusal *oldest = NULL;
 
   for (int i = 0; i < BSG_REFUSALS_ROOM; i++) {
@@ -28,16 +36,21 @@ static struct bsg_refusal *make_room(struct bsg_refusals *refusals, struct bsg_r
     if (!oldest || refusal->order < oldest->order)
       oldest = refusal;
   }
-  *evicted = *oldest;
+  *over = *oldest;
   drop(refusals, oldest);
   return oldest;
 }
 
 struct bsg_refusal *bsg_refusals_note(struct bsg_refusals *refusals, const struct bsg_alloc_fact *fact,
-                                      struct bsg_repeated *repeated, struct bsg_refusal *evicted) {
+                                      struct bsg_repeated *repeated, struct bsg_refusal *over) {
   struct bsg_refusal *refusal = find(refusals, fact);
 
-  evicted->used = false;
+  over->used = false;
+  if (refusal && refusal->met) {
+    *over = *refusal;
+    drop(refusals, refusal);
+    refusal = NULL;
+  }
   if (refusal) {
     if (refusal->granted)
       refusal->concluded = refusal->reported = false;
@@ -46,9 +59,9 @@ struct bsg_refusal *bsg_refusals_note(struct bsg_refusals *refusals, const struc
                                       .granted_between = refusal->granted,
                                       .concluded = refusal->concluded};
   } else {
-    refusal = make_room(refusals, evicted);
+    refusal = make_room(refusals, over);
     *refusal = (struct bsg_refusal){.used = true, .thread = fact->thread};
-    atomic_fetch_add_explicit(&refusals->waiting, 1, memory_order_relaxed);
+    count(refusals, 1);
     *repeated = (struct bsg_repeated){.freed_before = fact->freed_bytes, .freed_now = fact->freed_bytes};
   }
   refusal->granted = refusal->granted_thread = false;
@@ -62,7 +75,7 @@ struct bsg_refusal *bsg_refusals_note(struct bsg_refusals *refusals, const struc
   return refusal;
 }
 
-bool bsg_refusals_grant(struct bsg_refusals *refusals, const struct bsg_alloc_fact *fact, struct bsg_refusal *settled) {
+void bsg_refusals_grant(struct bsg_refusals *refusals, const struct bsg_alloc_fact *fact) {
   for (int i = 0; i < BSG_REFUSALS_ROOM; i++) {
     struct bsg_refusal *refusal = &refusals->slots[i];
     if (!refusal->used || refusal->record.trigger.device != fact->device)
@@ -71,25 +84,24 @@ bool bsg_refusals_grant(struct bsg_refusals *refusals, const struct bsg_alloc_fa
     if (refusal->thread != fact->thread)
       continue;
     refusal->granted_thread = true;
-    if (fact->request_bytes >= refusal->record.trigger.bytes) {
-      *settled = *refusal;
-      drop(refusals, refusal);
-      return true;
+    if (!refusal->met && fact->request_bytes >= refusal->record.trigger.bytes) {
+      refusal->met = true;
+      count(refusals, -1);
     }
   }
-  return false;
 }
 
-struct bsg_refusal *bsg_refusals_blamed(struct bsg_refusals *refusals, int device) {
+struct bsg_refusal *bsg_refusals_blamed(struct bsg_refusals *refusals, int device, uint64_t request_bytes) {
   struct bsg_refusal *blamed = NULL;
 
   for (int i = 0; i < BSG_REFUSALS_ROOM; i++) {
     struct bsg_refusal *refusal = &refusals->slots[i];
     if (!refusal->used || refusal->record.trigger.device != device)
       continue;
-    /* A thread that was granted something after its refusal has got over it; prefer one that was not. */
-    if (!blamed || refusal->granted_thread < blamed->granted_thread ||
-        (refusal->granted_thread == blamed->granted_thread && refusal->order > blamed->order))
+    /* A framework asks the driver for no less than it was asked for itself: a smaller one, met since, was another. */
+    if (refusal->met && refusal->record.trigger.bytes + ROUNDING < request_bytes)
+      continue;
+    if (!blamed || refusal->order > blamed->order)
       blamed = refusal;
   }
   return blamed;
@@ -103,12 +115,12 @@ void bsg_refusals_forget(struct bsg_refusals *refusals, int device, uint64_t thr
   }
 }
 
-bool bsg_refusals_take(struct bsg_refusals *refusals, int device, struct bsg_refusal *taken) {
+bool bsg_refusals_take(struct bsg_refusals *refusals, int device, bool only_met, struct bsg_refusal *taken) {
   struct bsg_refusal *first = NULL;
 
   for (int i = 0; i < BSG_REFUSALS_ROOM; i++) {
     struct bsg_refusal *refusal = &refusals->slots[i];
-    if (refusal->used && (device < 0 || refusal->record.trigger.device == device) &&
+    if (refusal->used && (device < 0 || refusal->record.trigger.device == device) && (refusal->met || !only_met) &&
         (!first || refusal->order < first->order))
       first = refusal;
   }

@@ -58,27 +58,27 @@ static void advise_floor(struct bsg_report *report) {
 
 static void advise_cannot(struct bsg_report *report) {
   const struct bsg_snapshot *oom = report->oom;
+  int phase = oom->oom.trigger.where.phase;
   struct bsg_out out;
 
   if (oom->verdict != BSG_CANNOT)
     return;
-  if (oom->exactness == BSG_REFUSED && oom->because[0]) {
-    out = advise(report);
-    bsg_out_clean(&out, oom->oom.boundary[0] ? oom->oom.boundary : "This part", 80);
-    bsg_out_text(&out, " was not split: ");
-    bsg_out_clean(&out, oom->because, 200);
-    bsg_out_text(&out, ". A smaller batch set by hand is the way out.");
-    bsg_out_string(&out);
-    return;
-  }
-  if (!bsg_phase_can_split(oom->oom.trigger.where.phase)) {
+  if (!bsg_phase_can_split(phase)) {
     out = advise(report);
     bsg_out_format(&out, "The memory was asked for in phase %s, whose need does not depend on the micro-batch.",
-                   bsg_phase_name(oom->oom.trigger.where.phase));
-    if (oom->oom.trigger.where.phase == BSG_PHASE_OPTIMIZER)
+                   bsg_phase_name(phase));
+    if (phase == BSG_PHASE_OPTIMIZER)
       bsg_out_text(&out, " An optimizer with less state, or a larger device, is the way out.");
-    bsg_out_string(&out);
+  } else if (oom->exactness == BSG_REFUSED && oom->because[0]) {
+    out = advise(report);
+    bsg_out_clean(&out, oom->oom.boundary[0] ? oom->oom.boundary : "It", 80);
+    bsg_out_text(&out, " was not split: ");
+    bsg_out_clean(&out, oom->because, 200);
+    bsg_out_text(&out, oom->split.batch > 1 ? ". A smaller batch, set by hand, is the way out." : ".");
+  } else {
+    return;
   }
+  bsg_out_string(&out);
 }
 
 static void advise_memory(struct bsg_report *report) {
