@@ -1,47 +1,36 @@
-"""Mixed precision: Paddle's CPU kernels have no float16, so what a script does in float16 is done in bfloat16.
+"""Mixed precision: Paddle's CPU wheel has no float16 or bfloat16 kernel for matmul or convolutions, so AMP runs in float32.
 
-The loss scaler is left as it would be on a GPU: Paddle switches it off for bfloat16, so it is told float16.
+That is said once, in a warning. The loss scaler stays on, as it would on a GPU; parameters keep float32 under O2 too.
 """
 import contextlib
 import functools
 import inspect
+import warnings
 
 __all__ = ["patch"]
 
 
-def _translator(function):
-    """(arguments with float16 turned to bfloat16, whether they were) of a call of `function`."""
-    signature = inspect.signature(function)
-
-    def translate(args, kwargs):
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        dtype = bound.arguments.get("dtype")
-        if str(dtype).rpartition(".")[2].lower() not in ("float16", "fp16"):
-            return args, kwargs, False
-        bound.arguments["dtype"] = "bfloat16"
-        return bound.args, bound.kwargs, True
-
-    return translate
-
-
 def patch(paddle):
-    state = paddle.amp.auto_cast.__globals__["amp_global_state"]
     auto_cast, decorate = paddle.amp.auto_cast, paddle.amp.decorate
-    of_auto_cast, of_decorate = _translator(auto_cast), _translator(decorate)
+    signature = inspect.signature(auto_cast)
+
+    def warn():
+        warnings.warn("the simulated GPU has no float16 or bfloat16 kernels: AMP computes in float32", stacklevel=4)
 
     @contextlib.contextmanager
     @functools.wraps(auto_cast)
     def patched_auto_cast(*args, **kwargs):
-        args, kwargs, translated = of_auto_cast(args, kwargs)
-        with auto_cast(*args, **kwargs):
-            if translated:
-                state().amp_dtype = "float16"
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.arguments["enable"]:
+            warn()
+            bound.arguments["enable"] = False
+        with auto_cast(*bound.args, **bound.kwargs):
             yield
 
     @functools.wraps(decorate)
-    def patched_decorate(*args, **kwargs):
-        args, kwargs, _ = of_decorate(args, kwargs)
-        return decorate(*args, **kwargs)
+    def patched_decorate(models, optimizers=None, *args, **kwargs):
+        warn()
+        return models if optimizers is None else (models, optimizers)
 
     paddle.amp.auto_cast, paddle.amp.decorate = patched_auto_cast, patched_decorate

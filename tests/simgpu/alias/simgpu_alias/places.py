@@ -2,7 +2,7 @@
 import os
 import sys
 
-from .caller import asked_by_user, module_of_caller
+from .caller import asked_by_user
 
 __all__ = ["ordinal", "patch"]
 
@@ -15,6 +15,7 @@ def patch(paddle):
     _patch_places(paddle, core)
     _patch_tensors(paddle, core)
     _patch_flags(paddle)
+    _patch_generators(paddle, core)
 
     def is_compiled_with_cuda():
         return asked_by_user()
@@ -42,20 +43,31 @@ def _selected():
 
 
 def _patch_strings(paddle, core):
-    original = paddle.device._convert_to_place
+    def place_of(text):
+        kind, colon, number = text.lower().partition(":")
+        if kind in ("gpu", "cuda") and (number.isdigit() or not colon):
+            return core.CustomPlace("gpu", int(number) if colon else _selected())
+        return core.CPUPlace() if kind == "gpu_pinned" else None
 
-    def _convert_to_place(device):
-        if isinstance(device, str):
-            kind, colon, number = device.lower().partition(":")
-            if kind in ("gpu", "cuda") and (number.isdigit() or not colon):
-                return core.CustomPlace("gpu", int(number) if colon else _selected())
-        return original(device)
+    def translating(original):
+        def convert(place):
+            found = place_of(place) if isinstance(place, str) else None
+            return original(place) if found is None else found
 
+        return convert
+
+    for original in (paddle.device._convert_to_place, paddle.base.framework._get_paddle_place):
+        _replace_everywhere(original, translating(original))
+
+
+def _replace_everywhere(original, replacement):
+    """In the module that defines a function and in those that took it from there."""
+    name = original.__name__
     # paddle.device is not a plain module in Paddle 3: its functions' globals are what counts.
-    original.__globals__["_convert_to_place"] = _convert_to_place
-    for name, module in list(sys.modules.items()):
-        if name.startswith("paddle") and getattr(module, "_convert_to_place", None) is original:
-            module._convert_to_place = _convert_to_place
+    original.__globals__[name] = replacement
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("paddle") and getattr(module, name, None) is original:
+            setattr(module, name, replacement)
 
 
 def _patch_places(paddle, core):
@@ -84,26 +96,13 @@ def _patch_places(paddle, core):
 
 
 def _patch_questions(paddle, core):
-    """What tensor.place says of itself: a GPU to the user's code, a custom device to Paddle's.
-
-    Paddle 2 refuses bfloat16 AMP on any custom device: its auto_cast, too, is told that it has a GPU.
-    """
+    """What tensor.place says of itself: a GPU to the user's code, a custom device to Paddle's."""
     is_gpu_place, is_custom_place = core.Place.is_gpu_place, core.Place.is_custom_place
-    deceived = "paddle.amp.auto_cast" if paddle.__version__.startswith("2.") else None
 
     def patched_is_gpu_place(self):
-        if asked_by_user() or module_of_caller() == deceived:
-            return is_custom_place(self)
-        return is_gpu_place(self)
-
-    def patched_is_custom_place(self):
-        return module_of_caller() != deceived and is_custom_place(self)
+        return is_custom_place(self) if asked_by_user() else is_gpu_place(self)
 
     core.Place.is_gpu_place = patched_is_gpu_place
-    if deceived:
-        core.Place.is_custom_place = patched_is_custom_place
-        module = sys.modules[deceived]
-        module._is_gpu_float16_supported = module._is_gpu_bfloat16_supported = lambda: True
 
 
 def _patch_tensors(paddle, core):
@@ -136,3 +135,21 @@ def _patch_flags(paddle):
                     raise
 
     paddle.set_flags = set_flags
+
+
+def _patch_generators(paddle, core):
+    """Operators run as CPU kernels and draw from the CPU's generator: its state is the device's."""
+    original = core.default_custom_device_generator
+
+    def default_custom_device_generator(place):
+        return core.default_cpu_generator() if place.get_device_type() == "gpu" else original(place)
+
+    def get_cuda_rng_state():
+        return [core.default_cpu_generator().get_state() for _ in range(core.get_custom_device_count("gpu"))]
+
+    def set_cuda_rng_state(states):
+        for state in states:
+            core.default_cpu_generator().set_state(state)
+
+    core.default_custom_device_generator = default_custom_device_generator
+    paddle.get_cuda_rng_state, paddle.set_cuda_rng_state = get_cuda_rng_state, set_cuda_rng_state
