@@ -25,7 +25,11 @@ _STATS = re.compile(r"^simgpu: pid \d+ device 0: .*\bpeak (\d+) of \d+ bytes", r
 
 @dataclass
 class Run:
-    """A run that has ended. peak_bytes: high-water mark of the device's memory, None where nobody measured it."""
+    """A run that has ended.
+
+    command: what a reader could type in the repository to do the same; command.txt has it to the letter.
+    peak_bytes: high-water mark of the device's memory, None where nobody measured it.
+    """
 
     name: str
     folder: Path
@@ -114,6 +118,11 @@ def why_not_real(python: Path) -> Optional[str]:
     return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
+def as_typed(words: list[str], variables: dict[str, str]) -> str:
+    """A command with its variables, as one types it in a shell."""
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(words)])
+
+
 def start(
     place: Union[Simulated, Real],
     name: str,
@@ -126,11 +135,10 @@ def start(
     """Runs a script of this folder to its end, at most TIMEOUT seconds."""
     folder.mkdir(parents=True)
     before, variables = place.command(memory_bytes, guarded)
-    outputs = ["--save", "weights.npz", "--save-gradients", "gradients.npz", "--log", "losses.txt"]
-    words = [*before, str(HERE / script), *place.job_options, *options, *outputs]
-    shown = [f"{key}={shlex.quote(value)}" for key, value in variables.items()] + [shlex.join(words)]
+    job = [*before, str(HERE / script), *place.job_options, *options]
+    words = [*job, "--save", "weights.npz", "--save-gradients", "gradients.npz", "--log", "losses.txt"]
     environment = {**job_environment(), "XDG_STATE_HOME": str(folder / "state"), **variables}
-    (folder / "command.txt").write_text(f"cd {shlex.quote(str(folder))} && {' '.join(shown)}\n")
+    (folder / "command.txt").write_text(f"cd {shlex.quote(str(folder))} && {as_typed(words, variables)}\n")
     started = time.monotonic()
     with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
         process = subprocess.Popen(
@@ -145,6 +153,7 @@ def start(
                 raise
             status = process.returncode
             err.write(f"demo: ended after {TIMEOUT} s\n".encode())
-    run = Run(name, folder, " ".join(shown), status, time.monotonic() - started, None)
+    shown = as_typed(job, variables).replace(f"{REPO}/", "")
+    run = Run(name, folder, shown, status, time.monotonic() - started, None)
     run.peak_bytes = place.peak_bytes(run)
     return run
