@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "hooks/cuda/pages.h"
@@ -42,6 +43,8 @@ _Static_assert(sizeof(struct entry) <= 200, "an entry of the ledger is to stay s
 
 static struct {
   pthread_mutex_t lock;
+  _Atomic(const UT_hash_bucket *) buckets; /* where the table's buckets were last seen, and how many: see expect() */
+  _Atomic uint32_t bucket_count;
   struct entry *table;
   struct entry anchor; /* always in the table: uthash unmaps an empty one, and each next allocation would map it anew */
   struct bsg_slab slab;
@@ -64,6 +67,16 @@ static void to_fact(const struct entry *entry, struct bsg_holder_fact *out) {
   out->where.phase = entry->phase;
 }
 
+/*
+ * Fetches an address's bucket into the cache while the lock is being taken. Read without the lock: what was fetched in
+ * vain does no harm.
+ */
+static void expect(uint32_t hash) {
+  const UT_hash_bucket *buckets = atomic_load_explicit(&state.buckets, memory_order_relaxed);
+  uint32_t count = atomic_load_explicit(&state.bucket_count, memory_order_relaxed);
+  __builtin_prefetch(&buckets[hash & (count - 1)]);
+}
+
 static struct entry *find(uint64_t address, uint32_t hash) {
   struct entry *entry;
   HASH_FIND_BYHASHVALUE(hh, state.table, &address, sizeof address, hash, entry);
@@ -80,13 +93,15 @@ static void drop(struct entry *entry) {
 
 static int insert(struct entry *entry, uint32_t hash) {
   HASH_ADD_BYHASHVALUE(hh, state.table, address, sizeof entry->address, hash, entry);
-  /* Where uthash runs out of memory it leaves the entry out and its handle without a table. */
-  return entry->hh.tbl ? 0 : -ENOMEM;
+  if (!entry->hh.tbl) /* uthash had no memory, and left the entry out */
+    return -ENOMEM;
+  atomic_store_explicit(&state.buckets, entry->hh.tbl->buckets, memory_order_relaxed);
+  atomic_store_explicit(&state.bucket_count, entry->hh.tbl->num_buckets, memory_order_relaxed);
+  return 0;
 }
 
 /* Caller holds the lock. */
-static int enter(const struct bsg_holder_fact *allocation) {
-  uint32_t hash = mix_address(allocation->address);
+static int enter(const struct bsg_holder_fact *allocation, uint32_t hash) {
   struct entry *entry = find(allocation->address, hash);
   struct bsg_totals *totals = &state.totals[allocation->device];
 
@@ -118,10 +133,12 @@ missed:
 
 int bsg_ledger_add(const struct bsg_holder_fact *allocation, struct bsg_totals *after) {
   struct bsg_totals *totals = &state.totals[allocation->device];
+  uint32_t hash = mix_address(allocation->address);
   int result;
 
+  expect(hash);
   pthread_mutex_lock(&state.lock);
-  result = enter(allocation);
+  result = enter(allocation, hash);
   if (result == 0) {
     if (totals->live_bytes > totals->peak_bytes)
       totals->peak_bytes = totals->live_bytes;
@@ -134,11 +151,13 @@ int bsg_ledger_add(const struct bsg_holder_fact *allocation, struct bsg_totals *
 }
 
 int bsg_ledger_take(uint64_t address, struct bsg_holder_fact *out) {
+  uint32_t hash = mix_address(address);
   int result = -ENOENT;
   struct entry *entry;
 
+  expect(hash);
   pthread_mutex_lock(&state.lock);
-  entry = find(address, mix_address(address));
+  entry = find(address, hash);
   if (entry && entry != &state.anchor) {
     to_fact(entry, out);
     state.totals[entry->device].freed_bytes += entry->bytes;
@@ -153,7 +172,7 @@ int bsg_ledger_put_back(const struct bsg_holder_fact *allocation) {
   int result;
   pthread_mutex_lock(&state.lock);
   state.totals[allocation->device].freed_bytes -= allocation->bytes;
-  result = enter(allocation);
+  result = enter(allocation, mix_address(allocation->address));
   pthread_mutex_unlock(&state.lock);
   return result;
 }

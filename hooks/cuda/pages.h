@@ -15,6 +15,7 @@ void bsg_pages_unmap(void *pages, size_t size);
 struct bsg_slab {
   void *free_list;     /* first word of a free object: the next */
   char *fresh, *limit; /* rest of the newest slab */
+  size_t bytes;        /* of the newest slab: each is twice the one before, up to a huge page */
 };
 
 void *bsg_slab_take(struct bsg_slab *slab, size_t object_bytes);
