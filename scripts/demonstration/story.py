@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -174,7 +175,8 @@ def compare(console: Console, enough: runs.Run, alone: runs.Run, guarded: runs.R
     }
     loss = {run.name: measure.losses(run.folder) for run in (enough, guarded, hand)}
 
-    table = Table(title="\nThe results", title_justify="left", title_style="bold")
+    console.print("\n[bold]The results[/bold]")
+    table = Table(box=box.ROUNDED)
     table.add_column("")
     for heading in ("enough memory", "too little, bsguard", "enough, by hand"):
         table.add_column(heading, justify="right")
@@ -208,7 +210,7 @@ def compare(console: Console, enough: runs.Run, alone: runs.Run, guarded: runs.R
             f"unguarded, the job dies of MemoryError (exit status {alone.status}, {exception_of(alone) or 'none'})",
         ),
         Check(guarded.status == 0, f"guarded, it finishes (exit status {guarded.status})"),
-        Check(terminal > 0, f"and it did run out of memory on the way ({terminal} times)"),
+        Check(terminal > 0, f"and it did run out of memory on the way (out-of-memory errors: {terminal})"),
         Check(
             len(loss[guarded.name]) == len(loss[enough.name]),
             f"with the same number of steps ({len(loss[guarded.name])} of {len(loss[enough.name])})",
