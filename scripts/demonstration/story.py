@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
@@ -34,18 +35,23 @@ def mebibytes(amount: Union[int, float, None]) -> str:
     return "unknown" if amount is None else f"{amount / 2**20:.1f} MiB"
 
 
-def make_folder(console: Console, wanted: Union[Path, None]) -> Union[Path, None]:
+def refuse(text: str) -> None:
+    """Says in one line why there will be no demo."""
+    print(f"demo: {text}", file=sys.stderr)
+
+
+def make_folder(wanted: Union[Path, None]) -> Union[Path, None]:
     """An empty folder for the files of this demo; None, and one line, where it cannot be."""
     folder = wanted.absolute() if wanted else BUILD / "demo"
     try:
         if wanted is None:
             shutil.rmtree(folder, ignore_errors=True)
         elif folder.exists() and any(folder.iterdir()):
-            console.print(f"demo: --keep {wanted}: there are files in this folder; name an empty or a new one")
+            refuse(f"--keep {wanted}: there are files in this folder; name an empty or a new one")
             return None
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        console.print(f"demo: --keep {wanted}: {error}")
+        refuse(f"--keep {wanted}: {error.strerror}")
         return None
     return folder
 
@@ -112,12 +118,10 @@ def tell(arguments: argparse.Namespace) -> int:
         python = Path(shutil.which(arguments.python) or arguments.python)
         why = runs.why_not_real(python)
         if why:
-            console.print(
-                f"demo: --real cannot be done with {python}: {why} (see --python)", markup=False, soft_wrap=True
-            )
+            refuse(f"--real cannot be done with {python}: {why} (see --python)")
             return TRIED_NOT
         place = runs.Real(python)
-    folder = make_folder(console, arguments.keep)
+    folder = make_folder(arguments.keep)
     if folder is None:
         return TRIED_NOT
 
@@ -127,7 +131,7 @@ def tell(arguments: argparse.Namespace) -> int:
     story.outcome(enough)
     if enough.status != 0 or not enough.peak_bytes:
         story.show(enough.stderr, 12)
-        console.print(f"demo: the job does not even run with enough memory; its output is in {enough.folder}")
+        refuse(f"the job does not even run with enough memory; its output is in {enough.folder}")
         return TRIED_NOT
     little = arguments.memory or int(enough.peak_bytes * arguments.memory_fraction)
     part = f"{mebibytes(little)}, {little / enough.peak_bytes:.0%} of what the job takes"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Optional
 
 from support import venvs
-from support.environ import BUILD, REPO, VENV, tool_environment
+from support.clean import tool_environment
+from support.environ import BUILD, REPO, VENV
 from support.steps import Failed, Steps
 
 CMAKE_OLDEST = (3, 25)  # presets of version 6

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from support.environ import REPO, VENV, restart_clean
+from support.environ import REPO, VENV
 
 _MARK = "BSG_SET_UP"
 
@@ -18,7 +18,6 @@ def continue_in_venv(failed: int) -> None:
     """
     if os.environ.pop(_MARK, None):
         return
-    restart_clean()
     if subprocess.call([sys.executable, str(REPO / "scripts" / "setup"), "--demo-only", "--quiet"]) != 0:
         sys.exit(failed)
     python = str(VENV / "bin" / "python")

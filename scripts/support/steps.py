@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional, Union
 
-from support.environ import BUILD, REPO, tool_environment
+from support.clean import tool_environment
+from support.environ import BUILD, REPO
 
 TAIL = 15  # lines of the log that a failure shows
 

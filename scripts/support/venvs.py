@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from support.environ import REPO, VENV, VENV_26, tool_environment
+from support.clean import tool_environment
+from support.environ import REPO, VENV, VENV_26
 from support.steps import Failed, Steps
 
 AGAIN = "Is the network there? Then run scripts/setup again: it goes on where it stopped."

@@ -49,12 +49,12 @@ def test_keep_refuses_a_folder_with_files(run_plain, repo, tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
     job = demo(run_plain, repo, tmp_path)
     assert job.returncode == 2, str(job)
-    assert "there are files in this folder" in job.stdout
+    assert job.stderr == f"demo: --keep {tmp_path}: there are files in this folder; name an empty or a new one\n"
     assert (tmp_path / "mine.txt").read_text() == "precious"
 
 
 def test_real_without_a_gpu_says_so(run_plain, repo, tmp_path):
     job = demo(run_plain, repo, tmp_path / "demo", "--real", "--python", "/nowhere/python3")
     assert job.returncode == 2, str(job)
-    assert len(job.stdout.splitlines()) == 1
-    assert "--real cannot be done with /nowhere/python3" in job.stdout
+    assert job.stdout == "" and len(job.stderr.splitlines()) == 1
+    assert job.stderr.startswith("demo: --real cannot be done with /nowhere/python3: ")

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from support import venvs
-from support.environ import job_environment, tool_environment
+from support.clean import tool_environment
+from support.environ import job_environment
 from support.steps import Failed, Steps
 
 
