@@ -36,6 +36,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def empty_folder(text: str) -> Path:
+    """A folder that is empty, or is not there yet."""
+    path = Path(text)
+    try:
+        if path.exists() and any(path.iterdir()):
+            raise argparse.ArgumentTypeError(f"there are files in {text}: name an empty folder or a new one")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    return path
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/demo",
@@ -55,7 +66,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     amount.add_argument("--memory", type=size, metavar="SIZE", help="too little is this much, e.g. 24MiB")
     parser.add_argument("--epochs", type=count, default=5, metavar="N", help="passes over the data (default: 5)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="put the files here (default: build/demo, made anew)")
+    parser.add_argument(
+        "--keep", type=empty_folder, metavar="DIR", help="put the files here (default: build/demo, made anew)"
+    )
     parser.add_argument("--real", action="store_true", help="use the NVIDIA GPU of this machine")
     parser.add_argument(
         "--python",

@@ -46,12 +46,9 @@ def make_folder(wanted: Union[Path, None]) -> Union[Path, None]:
     try:
         if wanted is None:
             shutil.rmtree(folder, ignore_errors=True)
-        elif folder.exists() and any(folder.iterdir()):
-            refuse(f"--keep {wanted}: there are files in this folder; name an empty or a new one")
-            return None
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        refuse(f"--keep {wanted}: {error.strerror}")
+        refuse(f"{folder} cannot be made: {error.strerror}")
         return None
     return folder
 
