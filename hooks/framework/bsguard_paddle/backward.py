@@ -7,6 +7,7 @@ gradient get theirs once, and with it the calls before it.
 
 from . import chunks, gradients, loss, native
 from .call import pending
+from .chunks import Accumulate
 from .graph import Reach
 from .oom import attempt
 from .rescue import shrink
@@ -50,15 +51,13 @@ def _through(calls, tensors, grads, retain_graph, rest):
         for original, gradient in _inner_part(call, seeds, retain_graph, rest):
             # A call before this one, or a leaf of the user's: its share arrives whole, and once.
             with inside():
-                keep = retain_graph or any(other.inner is not None for other in pending())
+                earlier = calls[: calls.index(call)]
+                keep = retain_graph or any(other.inner is not None or other.hands_on for other in earlier)
                 runtime.run_backward([original], [gradient], keep, *rest)
         seeds = None
         call.clear_seeds()
         if not retain_graph:
-            call.consumed = True
-            call.drop_graph()
-            call.inputs = call.layer = None
-            call.parameters = []
+            call.consume()
     return None
 
 
@@ -68,11 +67,13 @@ def _reached(call, reach):
 
 def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
     """From the user's tensors down to the leaves. The graph is kept while an inner graph is held that could be dropped
-    for it, or that it may reach into by another way (a tensor kept aside in forward)."""
+    for it, or that it may reach into by another way (a tensor kept aside in forward), and while a call will hand a
+    gradient on through it."""
     while True:
         held = any(call.inner is not None for call in calls)
+        keep = retain_graph or held or any(call.hands_on for call in calls)
         with inside():
-            _, failure = attempt(lambda h=held: runtime.run_backward(tensors, grads, retain_graph or h, *rest))
+            _, failure = attempt(lambda k=keep: runtime.run_backward(tensors, grads, k, *rest))
         if failure is None:
             return
         # Once more is the same only if nothing but our leaves was written to, and if the graph is still there.
@@ -115,7 +116,7 @@ def _inner_part(call, seeds, retain_graph, rest):
     while True:
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None:
-            joints, failure = attempt(lambda: chunks.backward(call, seeds, rest))
+            joints, failure = attempt(lambda: chunks.backward(call, seeds, Accumulate(call, rest)))
             gradients.touched(call.parameters)
             if failure is None:
                 return joints
@@ -136,8 +137,12 @@ def _whole(call, seeds, retain_graph, rest):
     for original, leaf in call.joints:
         gradient = gradients.grad_of(leaf)
         if gradient is not None:
-            found.append((original, gradient.clone() if retain_graph else gradient))
-            gradients.release(leaf)
+            # Never released before its use as a seed: Paddle would silently take it as ones.
+            if retain_graph:
+                found.append((original, gradient.clone()))
+                gradients.release(leaf)
+            else:
+                found.append((original, gradient))
     return found
 
 

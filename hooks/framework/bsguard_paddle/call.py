@@ -36,15 +36,18 @@ class Call:
         self.pieces = 1
         self.micro_batch = inputs.batch
         self.proof = None
-        self.parameters = [p for p in self.layer.parameters() if not p.stop_gradient]
+        flags = [(p, p.stop_gradient) for p in self.layer.parameters()]
+        self.parameters = [p for p, stopped in flags if not stopped]
+        self._flags = flags
         self.random_before = RandomState()
         self.norms_before = BatchNormStatistics(site.batch_norms())
         self.inner = None  # output tensors of the inner graph, in the order of `leaves`; None: no graph is held
         self.leaves = []  # detached leaves, or None where the user got the tensor itself
         self.joints = []  # (input, leaf) where an input needs a gradient and the call ran as a whole
+        # It takes a tensor that another part of the graph made, and hands its gradient on.
+        self.hands_on = any(not t.stop_gradient and not t.is_leaf for t in inputs.tensors)
         self.consumed = False
-        self.ran_whole = True  # the forward that the user's loss saw
-        self.chunk_bounds = None  # of that forward, where it ran in chunks
+        self.chunk_bounds = None  # of the forward that the user's loss saw, where it ran in chunks
         self.chunk_random = []
         self.steps = runtime.steps
         self.versions = None
@@ -79,6 +82,25 @@ class Call:
             if now[1] != self.versions[1]:
                 return "a parameter was changed in place between its forward and its backward"
         return None
+
+    def as_recorded(self, function):
+        """function() with every parameter frozen or not as it was at the forward."""
+        moved = [(p, stopped) for p, stopped in self._flags if p.stop_gradient != stopped]
+        for parameter, stopped in moved:
+            parameter.stop_gradient = stopped
+        try:
+            return function()
+        finally:
+            for parameter, stopped in moved:
+                parameter.stop_gradient = not stopped
+
+    def consume(self):
+        """Its backward has run for good: only the mark stays, for a second backward to be refused."""
+        self.consumed = True
+        self.hands_on = False
+        self.drop_graph()
+        self.inputs = self.layer = self.proof = None
+        self.parameters, self._flags, self.chunk_random = [], [], []
 
     def drop_graph(self):
         """Lets go of the inner graph: the backward will run in chunks."""

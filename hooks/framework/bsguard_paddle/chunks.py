@@ -1,6 +1,7 @@
 """Running a call in chunks: forward without a graph, and backward chunk by chunk with a second forward."""
 
 from . import gradients, tree
+from .proof import CONCATENATED, CONSTANT
 from .runtime import inside, is_tensor, original_call, runtime
 from .state import BatchNormStatistics, RandomState, without_autocast
 
@@ -13,7 +14,7 @@ def forward(call):
     proof = call.proof
     statistics = BatchNormStatistics(call.site.batch_norms())
     bounds = call.bounds()
-    call.ran_whole, call.chunk_bounds, call.chunk_random = False, bounds, []
+    call.chunk_bounds, call.chunk_random = bounds, []
     columns, after, first = None, [], None
     for start, stop in bounds:
         if statistics and after:
@@ -26,6 +27,8 @@ def forward(call):
             first = outputs
             back = _handed_back(call, flat, (args, kwargs))
             columns = [[] for _ in flat]
+            seen = {}
+            twin = [seen.setdefault(id(leaf), index) if is_tensor(leaf) else index for index, leaf in enumerate(flat)]
         for column, leaf in zip(columns, flat):
             column.append(leaf)
         if statistics:
@@ -35,11 +38,15 @@ def forward(call):
         statistics.merge(after, [(stop - start) / call.inputs.batch for start, stop in bounds])
     merged, own = [], {}
     for index, (column, output) in enumerate(zip(columns, proof.outputs)):
-        if index in back:
+        if twin[index] != index:
+            leaf = merged[twin[index]]
+        elif index in back:
             leaf = back[index]
             own[id(leaf)] = leaf
-        elif output.axis is None or not is_tensor(column[0]):
+        elif output.kind is CONSTANT or not is_tensor(column[0]):
             leaf = column[0]
+        elif output.kind is not CONCATENATED:
+            leaf = without_autocast(lambda c=column, o=output: _reduced(c, o, bounds, call.inputs.batch), grad=False)
         else:
             leaf = without_autocast(lambda c=column, o=output: runtime.paddle.concat(c, o.axis), grad=False)
         if is_tensor(leaf) and index not in back and call.mode.records():
@@ -47,6 +54,14 @@ def forward(call):
         merged.append(leaf)
         column.clear()
     return tree.rebuild(first, iter(merged)), own
+
+
+def _reduced(column, output, bounds, batch):
+    total = None
+    for leaf, (start, stop) in zip(column, bounds):
+        part = leaf * output.weight(start, stop, batch)
+        total = part if total is None else total + part
+    return total
 
 
 def _handed_back(call, flat, given):
@@ -65,18 +80,20 @@ def _handed_back(call, flat, given):
     return back
 
 
-def backward(call, seeds, rest):
-    """Back-propagates `seeds` through the call chunk by chunk; parameters accumulate into `.grad`.
+def backward(call, seeds, sink):
+    """Back-propagates `seeds` through the call chunk by chunk, into `sink`.
 
-    Returns [(input, gradient)] for the inputs that need one. rest: further arguments of this Paddle's run_backward.
+    Returns [(input, gradient)] for the inputs that need one.
     """
+    return call.as_recorded(lambda: _backward(call, seeds, sink))
+
+
+def _backward(call, seeds, sink):
     proof, layer = call.proof, call.layer
     statistics = BatchNormStatistics(call.site.batch_norms())
     random_now = RandomState() if proof.random else None
     bounds = call.bounds()
     same_cut = call.chunk_bounds == bounds
-    hooked = any(gradients.has_hooks(p) for p in call.parameters)
-    collector = _Aside(call.parameters) if hooked else _Straight()
     gathered = {}
     try:
         if random_now is not None:
@@ -86,12 +103,12 @@ def backward(call, seeds, rest):
                 call.chunk_random[index].restore()
             args, kwargs, joints = call.inputs.cut(start, stop, proof.chosen)
             outputs = call.mode.run(lambda a=args, k=kwargs: original_call(layer, a, k), grad=True)
-            roots, parts = _pair(tree.leaves(outputs), proof.outputs, seeds, start, stop, index == 0)
+            roots, parts = _pair(tree.leaves(outputs), proof.outputs, seeds, start, stop, call.inputs.batch)
             outputs = args = kwargs = None
             found = [None] * len(joints)
             if roots:
                 with inside():
-                    found = collector.chunk(roots, parts, [leaf for _, leaf in joints], rest)
+                    found = sink.chunk(roots, parts, [leaf for _, leaf in joints])
             roots = parts = None
             for (original, leaf), gradient in zip(joints, found):
                 gathered.setdefault(id(original), (original, []))[1].append((leaf.shape, gradient))
@@ -101,21 +118,26 @@ def backward(call, seeds, rest):
         if random_now is not None:
             random_now.restore()
     with inside():
-        collector.finish(rest)
-    joined = [(original, _join(call, original, parts)) for original, parts in gathered.values()]
+        sink.finish()
+    joined = [(original, _join(original, parts)) for original, parts in gathered.values()]
     return [(original, gradient) for original, gradient in joined if gradient is not None]
 
 
-def _pair(leaves, outputs, seeds, start, stop, first):
+def _pair(leaves, outputs, seeds, start, stop, batch):
     """The roots of one chunk's backward and the part of the seeds that belongs to each."""
     roots, parts = [], []
     for leaf, output, seed in zip(leaves, outputs, seeds):
         if seed is None or not is_tensor(leaf) or leaf.stop_gradient:
             continue
-        if output.axis is None:
-            if first:  # the same in every chunk: its gradient counts once
+        if output.kind is CONSTANT:
+            if start == 0:  # the same in every chunk: its gradient counts once
                 roots.append(leaf)
                 parts.append(seed)
+            continue
+        if output.kind is not CONCATENATED:
+            weight = output.weight(start, stop, batch)
+            roots.append(leaf)
+            parts.append(without_autocast(lambda s=seed, w=weight: s * w, grad=False))
             continue
         low, high = output.rows(start, stop)
         part = without_autocast(lambda s=seed, o=output: runtime.paddle.slice(s, [o.axis], [low], [high]), grad=False)
@@ -124,7 +146,7 @@ def _pair(leaves, outputs, seeds, start, stop, first):
     return roots, parts
 
 
-def _join(call, original, parts):
+def _join(original, parts):
     """The gradient of an input from those of its chunks: laid end to end if it was cut, summed if it was not."""
     paddle = runtime.paddle
     if all(gradient is None for _, gradient in parts):
@@ -140,41 +162,53 @@ def _join(call, original, parts):
         return total
 
 
-class _Straight:
-    """Accumulates each chunk's gradients where Paddle puts them."""
+class Accumulate:
+    """Where the gradients of a backward in chunks go: into `.grad`, as Paddle would put them.
 
-    def chunk(self, roots, parts, leaves, rest):
-        """Runs one chunk's backward; returns the gradients of `leaves`."""
-        runtime.run_backward(roots, parts, False, *rest)
-        return [gradients.grad_of(leaf) for leaf in leaves]
-
-    def finish(self, rest):
-        """Nothing is left to do."""
-
-
-class _Aside:
-    """Sums the chunks' gradients apart, and hands each parameter its sum at the end: its hooks see the whole, once.
-
-    Costs one more set of gradients; used only where a parameter has hooks.
+    Parameters with hooks of their own get their gradients summed apart and handed over at the end, so that a hook sees
+    the whole gradient, once; that costs one more set of gradients. rest: further arguments of this Paddle's run_backward.
     """
 
-    def __init__(self, parameters):
-        self._parameters = parameters
-        self._sums = [None] * len(parameters)
+    def __init__(self, call, rest):
+        self._rest = rest
+        hooked = any(gradients.has_hooks(p) for p in call.parameters)
+        self._apart = Collect(call.parameters, rest) if hooked else None
 
-    def chunk(self, roots, parts, leaves, rest):
+    def chunk(self, roots, parts, leaves):
         """Runs one chunk's backward; returns the gradients of `leaves`."""
-        wanted = self._parameters + leaves
-        found = runtime.run_partial_grad(roots, wanted, parts, False, False, True, True, [], *rest)
-        for index, gradient in enumerate(found[: len(self._parameters)]):
-            if gradient is not None:
-                known = self._sums[index]
-                with runtime.paddle.no_grad():
-                    self._sums[index] = gradient if known is None else known + gradient
-        return found[len(self._parameters) :]
+        if self._apart is not None:
+            return self._apart.chunk(roots, parts, leaves)
+        runtime.run_backward(roots, parts, False, *self._rest)
+        return [gradients.grad_of(leaf) for leaf in leaves]
 
-    def finish(self, rest):
-        """Hands the sums over."""
-        for parameter, total in zip(self._parameters, self._sums):
-            if total is not None:
-                runtime.run_backward([parameter], [total], False, *rest)
+    def finish(self):
+        """Hands over what was summed apart."""
+        if self._apart is not None:
+            for parameter, total in zip(self._apart.wanted, self._apart.sums):
+                if total is not None:
+                    runtime.run_backward([parameter], [total], False, *self._rest)
+
+
+class Collect:
+    """Sums the gradients of `wanted` over the chunks and leaves `.grad` alone: sums, None where there is none."""
+
+    def __init__(self, wanted, rest):
+        self.wanted = list(wanted)
+        self.sums = [None] * len(self.wanted)
+        self._rest = rest
+
+    def chunk(self, roots, parts, leaves):
+        """Runs one chunk's backward; returns the gradients of `leaves`."""
+        asked = self.wanted + leaves
+        if not asked:
+            return []
+        found = runtime.run_partial_grad(roots, asked, parts, False, False, True, True, [], *self._rest)
+        for index, gradient in enumerate(found[: len(self.wanted)]):
+            if gradient is not None:
+                known = self.sums[index]
+                with runtime.paddle.no_grad():
+                    self.sums[index] = gradient if known is None else known + gradient
+        return found[len(self.wanted) :]
+
+    def finish(self):
+        """Nothing is left to do."""

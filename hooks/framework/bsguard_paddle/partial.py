@@ -4,8 +4,10 @@ Gradients with respect to what the user names are collected on both sides of eac
 and through the inner graphs with the gradients that arrive at their leaves as seeds, newest first.
 """
 
-from . import native
+from . import chunks, native
 from .call import pending
+from .oom import attempt
+from .rescue import shrink
 from .runtime import inside, runtime, thread
 from .site import site_of
 
@@ -22,7 +24,7 @@ def run_partial_grad(outputs, inputs, grad_outputs, retain, create_graph, only_i
             with inside():
                 return runtime.run_partial_grad(*arguments)
         for call in calls:
-            if call.inner is None:
+            if call.inner is None and create_graph:
                 _refuse(call)
         with inside():
             return _through(calls, *arguments)
@@ -43,21 +45,23 @@ def _through(calls, outputs, inputs, grad_outputs, retain, create_graph, only_in
     totals = list(found[: len(inputs)])
     arrived = {id(leaf): gradient for leaf, gradient in zip(leaves, found[len(inputs) :])}
     for position, call in reversed(list(enumerate(calls))):
-        pairs = [
-            (tensor, arrived[id(leaf)])
-            for tensor, leaf in zip(call.inner, call.leaves)
-            if leaf is not None and arrived.get(id(leaf)) is not None
-        ]
-        if not pairs:
+        seeds = [None if leaf is None else arrived.get(id(leaf)) for leaf in call.leaves]
+        if all(seed is None for seed in seeds):
             continue
-        roots, seeds = [tensor for tensor, _ in pairs], [seed for _, seed in pairs]
-        joints = [leaf for _, leaf in call.joints]
-        through = partial(roots, seeds, inputs + joints, retain)
-        _add(totals, through[: len(inputs)])
+        if call.inner is None:
+            mine = {id(p) for p in call.parameters}
+            asked = [wanted for wanted in inputs if id(wanted) in mine]
+            sink, joints = _retried(call, seeds, lambda a=asked: chunks.Collect(a, rest))
+            by_id = {id(wanted): total for wanted, total in zip(sink.wanted, sink.sums)}
+            _add(totals, [by_id.get(id(wanted)) for wanted in inputs])
+        else:
+            pairs = [(tensor, seed) for tensor, seed in zip(call.inner, seeds) if seed is not None]
+            leaves_in = [leaf for _, leaf in call.joints]
+            through = partial([t for t, _ in pairs], [seed for _, seed in pairs], inputs + leaves_in, retain)
+            _add(totals, through[: len(inputs)])
+            joints = [(original, g) for (original, _), g in zip(call.joints, through[len(inputs) :]) if g is not None]
         earlier = [leaf for other in calls[:position] for leaf in other.leaves if leaf is not None]
-        for (original, _), gradient in zip(call.joints, through[len(inputs) :]):
-            if gradient is None:
-                continue
+        for original, gradient in joints:
             _add(totals, [gradient if original is wanted else None for wanted in inputs])
             if original.is_leaf:
                 continue
@@ -69,8 +73,7 @@ def _through(calls, outputs, inputs, grad_outputs, retain, create_graph, only_in
                     known = arrived.get(id(leaf))
                     arrived[id(leaf)] = more if known is None else known + more
         if not retain:
-            call.consumed = True
-            call.drop_graph()
+            call.consume()
     if not allow_unused and any(total is None for total in totals):
         # As Paddle says it: asked again without our leaves, the same complaint comes from the same place.
         missing = [wanted for wanted, total in zip(inputs, totals) if total is None]
@@ -78,6 +81,19 @@ def _through(calls, outputs, inputs, grad_outputs, retain, create_graph, only_in
             outputs, missing, grad_outputs, True, create_graph, only_inputs, False, no_grad_vars, *rest
         )
     return totals
+
+
+def _retried(call, seeds, make_sink):
+    """chunks.backward() into a fresh sink, in smaller chunks where it runs out of memory: (sink, joints)."""
+    why = call.changed_since()
+    if why is not None:
+        raise RuntimeError("bsguard: paddle.grad needs the forward of %s once more, but %s" % (call.site.name, why))
+    while True:
+        sink = make_sink()
+        joints, failure = attempt(lambda s=sink: chunks.backward(call, seeds, s))
+        if failure is None:
+            return sink, joints
+        shrink(call, native.BACKWARD, failure)
 
 
 def _add(totals, more):
@@ -89,9 +105,9 @@ def _add(totals, more):
 
 def _refuse(call):
     site = site_of(call.layer)
-    why = "paddle.grad cannot cross a call that ran in chunks"
+    why = "paddle.grad with create_graph cannot cross a call that ran in chunks"
     runtime.library.refused(site.name, why)
     raise RuntimeError(
-        "bsguard: %s ran in %d chunks to fit the memory, and paddle.grad needs its whole graph. "
+        "bsguard: %s ran in %d chunks to fit the memory, and paddle.grad with create_graph needs its whole graph. "
         "Set BSGUARD=observe, or a batch that fits." % (site.name, call.pieces)
     )

@@ -33,15 +33,31 @@ class _Value:
         self.half = half or sixteen
 
 
+CONSTANT, CONCATENATED, MEAN, SUM = "constant", "concatenated", "mean", "sum"
+
+
 class Output:
-    """How one output leaf is put together from chunks. axis None: it does not depend on the batch."""
+    """How one output leaf is put together from chunks.
 
-    __slots__ = ("axis", "per_sample", "stop_gradient")
+    kind: CONSTANT (the same in every chunk), CONCATENATED (along `axis`, `per_sample` entries a sample), MEAN (over the
+    samples) or SUM.
+    """
 
-    def __init__(self, axis, per_sample):
+    __slots__ = ("axis", "kind", "per_sample", "stop_gradient")
+
+    def __init__(self, kind, axis=None, per_sample=0):
+        self.kind = kind
         self.axis = axis
         self.per_sample = per_sample
         self.stop_gradient = True
+
+    def same_as(self, other):
+        """True if both are put together the same way."""
+        return (self.kind, self.axis, self.per_sample) == (other.kind, other.axis, other.per_sample)
+
+    def weight(self, start, stop, batch):
+        """The share that the chunk of samples start..stop-1 has in a reduced output."""
+        return (stop - start) / batch if self.kind is MEAN else 1.0
 
     def rows(self, start, stop):
         """The part of the axis that belongs to samples start..stop-1."""
@@ -134,8 +150,6 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
     """None if rows alone equal rows among neighbours for this choice; fills proof.outputs. Else what was seen."""
     rows = min(_TRIAL_ROWS, inputs.batch)
     sizes = [max(1, rows // 2)]
-    if smallest < 2 and sizes[0] != 1:
-        sizes.append(1)
     half = mode.is_mixed()
 
     def trial(start, stop):
@@ -146,7 +160,8 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
 
     try:
         shape, together = trial(0, rows)
-        for size in sizes:
+        while sizes:
+            size = sizes.pop(0)
             first_shape, first = trial(0, size)
             second_shape, second = trial(size, rows)
             if first_shape != shape or second_shape != shape:
@@ -157,16 +172,18 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
                 if why is not None:
                     return "output %d %s" % (index, why)
                 outputs.append(output)
-            if proof.outputs and [(o.axis, o.per_sample) for o in outputs] != [
-                (o.axis, o.per_sample) for o in proof.outputs
-            ]:
+            if proof.outputs and not all(a.same_as(b) for a, b in zip(outputs, proof.outputs)):
                 return "its outputs have no fixed batch axis"
             proof.outputs = outputs
+            proof.smallest = size
+            # Chunks of one sample have traps of their own (a squeezed axis); uneven ones tell a mean from a sum of parts.
+            reduced = any(output.kind in (MEAN, SUM) for output in outputs)
+            if size > 1 and (smallest < 2 or reduced):
+                sizes.append(1)
     except Exception as error:  # a model that refuses a cut input is an answer too
         return "the trial failed (%s: %s)" % (type(error).__name__, (str(error).strip().splitlines() or [""])[-1][:120])
-    if all(output.axis is None for output in proof.outputs):
-        return "none of its outputs has a batch axis"
-    proof.smallest = min(sizes)
+    if all(output.kind is CONSTANT for output in proof.outputs):
+        return "none of its outputs depends on the batch"
     return None
 
 
@@ -175,7 +192,7 @@ def _compare(values, rows, size):
     if not all(isinstance(value, _Value) for value in values):
         together, first, second = values
         same = type(together) is type(first) is type(second) and bool(together == first == second)
-        return (Output(None, 0), None) if same else (None, "is no tensor and depends on the batch")
+        return (Output(CONSTANT), None) if same else (None, "is no tensor and depends on the batch")
     together, first, second = (value.array for value in values)
     half = values[0].half
     if len(together.shape) != len(first.shape) or len(first.shape) != len(second.shape):
@@ -183,8 +200,14 @@ def _compare(values, rows, size):
     axes = [i for i, (a, b) in enumerate(zip(together.shape, first.shape)) if a != b]
     if not axes:
         if _close(together, first, half) and _close(together, second, half):
-            return Output(None, 0), None
-        return None, "has no batch axis but depends on the batch"
+            return Output(CONSTANT), None
+        if together.dtype.kind == "f":
+            share = size / rows
+            if _close(together, (first * share + second * (1.0 - share)).astype(together.dtype), half):
+                return Output(MEAN), None
+            if _close(together, first + second, half):
+                return Output(SUM), None
+        return None, "has no batch axis, and is neither a mean nor a sum over the samples"
     axis = axes[0]
     per_sample, rest = divmod(together.shape[axis], rows)
     cut = per_sample * size
@@ -194,7 +217,7 @@ def _compare(values, rows, size):
         return None, "has no single axis that grows with the batch"
     if not (_close(head, first, half) and _close(tail, second, half)):
         return None, "depends on the other samples of the batch"
-    return Output(axis, per_sample), None
+    return Output(CONCATENATED, axis, per_sample), None
 
 
 def _close(a, b, half):
@@ -231,6 +254,9 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     proof.random = RandomState().fingerprint() != before
     if proof.random:
         proof.reasons.append("dropout" if any(_draws(sub) for sub in layer.sublayers(include_self=True)) else "randomness")
+    if any(output.kind in (MEAN, SUM) and not output.stop_gradient for output in proof.outputs):
+        # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
+        proof.reasons.append("loss inside the model")
     norms = batch_norms(layer)
     if any(normalises_by_batch(norm) for norm in norms):
         proof.reasons.append("batch_norm")

@@ -14,6 +14,9 @@ _SIMPLE = (int, float, complex, bool, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, collections.deque)
 # Attributes that Paddle itself keeps on every Layer and that say nothing of the model's state.
 _OWN_ATTRIBUTES = frozenset(("_parameters", "_buffers", "_sub_layers", "training", "_built", "_op_recorder", "_helper"))
+_TABLES = ("_buffers", "_parameters", "_sub_layers")
+# Changes together with a buffer, which is named itself.
+_SHADOWS = frozenset(("_non_persistable_buffer_names_set",))
 
 
 class RandomState:
@@ -41,7 +44,12 @@ class RandomState:
     def fingerprint(self):
         """Comparable: equal where nothing was drawn in between."""
         numpy_part = None if self._numpy is None else (self._numpy[2], self._numpy[1][:4].tobytes(), self._numpy[3:])
-        return (str(self._cpu), tuple(str(state) for state in self._device), numpy_part, hash(self._python))
+        return (_digits(self._cpu), tuple(map(_digits, self._device)), numpy_part, hash(self._python))
+
+
+def _digits(generator_state):
+    """What a Paddle generator state prints, without the address of its engine that newer versions print too."""
+    return tuple(part for part in str(generator_state).split() if not part.startswith("0x"))
 
 
 class Mode:
@@ -177,7 +185,8 @@ class LayerState:
         seen = set()
         for prefix, sub in layer.named_sublayers(include_self=True):
             kept = {name: _copy_of(value) for name, value in vars(sub).items() if name not in _OWN_ATTRIBUTES}
-            self._attributes.append((prefix, sub, kept))
+            tables = [(vars(sub)[name], dict(vars(sub)[name])) for name in _TABLES]
+            self._attributes.append((prefix, sub, kept, tables))
             for table in (sub._buffers, sub._parameters):
                 for name, tensor in table.items():
                     if tensor is None or id(tensor) in skipped or id(tensor) in seen:
@@ -189,13 +198,19 @@ class LayerState:
     def restore(self):
         """Puts everything back; returns the names of what had changed, e.g. ["queue", "encoder.calls"]."""
         changed = []
-        for prefix, sub, kept in self._attributes:
+        for prefix, sub, kept, tables in self._attributes:
             now = vars(sub)
+            for table, content in tables:
+                differing = [key for key in table.keys() | content.keys() if table.get(key) is not content.get(key)]
+                changed.extend(_join(prefix, key) for key in sorted(differing))
+                if differing:
+                    table.clear()
+                    table.update(content)
             for name in [name for name in now if name not in kept and name not in _OWN_ATTRIBUTES]:
                 changed.append(_join(prefix, name))
                 del now[name]
             for name, (value, content) in kept.items():
-                if name not in now or not _same(now[name], value, content):
+                if name not in _SHADOWS and (name not in now or not _same(now[name], value, content)):
                     changed.append(_join(prefix, name))
                 if content is not None:
                     _refill(value, content)
