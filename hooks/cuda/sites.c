@@ -13,6 +13,13 @@
 #include <string.h>
 #include <time.h>
 
+/* libunwind's per-thread clean-up runs when ThreadSanitizer has taken leave of the thread already. */
+#ifdef __SANITIZE_THREAD__
+#define LIBUNWIND NULL
+#else
+#define LIBUNWIND dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL)
+#endif
+
 #define MAX_SITES 4096
 #define INDEX_SIZE (2 * MAX_SITES)
 #define SPARE_FRAMES 16 /* of our own, and of the unwinder */
@@ -38,7 +45,7 @@ static struct {
 
 void bsg_sites_prepare(void) {
   void *frames[4];
-  void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
+  void *library = LIBUNWIND;
   /* libunwind's own backtrace(), under the name that no other library has. */
   unwind_fn unwind = library ? (unwind_fn)dlsym(library, "unw_backtrace") : NULL;
 
