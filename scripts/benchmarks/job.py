@@ -1,9 +1,9 @@
 """`bench job`: what the preload costs a training job that never runs out of memory, as a ratio of step times.
 
-Two processes train the same job, one of them with the preload. They take turns, a few steps each and never at the same
-time, in the order A B B A, so that whatever else the machine does meets both alike. A round gives one ratio of medians,
-and the result is the median of the rounds, with the least and the greatest. The first rounds are thrown away: in them
-caches fill, and bsguard proves and disarms.
+Two processes train the same job, one of them with the preload. They take turns, a step each and never at the same time,
+in the order A B B A, so that whatever else the machine does meets both alike. A round gives one ratio of medians, and the
+result is the median of the rounds, with the least and the greatest. The first steps are thrown away: in them caches fill,
+and bsguard proves and disarms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.environ import BUILD, REPO, VENV, job_environment
 WORKER = Path(__file__).resolve().parent / "worker.py"
 MODELS = ("mlp", "cnn", "transformer")
 MEMORY = "1GiB"  # far more than any of the models takes
-WARM_ROUNDS = 3
+WARM_STEPS = 20
 
 
 class Job:
@@ -71,14 +71,16 @@ def ratios(model: str, rounds: int, steps: int) -> Iterator[float]:
         try:
             jobs = [Job(model, preload, Path(folder)) for preload in (False, True)]
             plain, guarded = jobs
-            for _ in range(WARM_ROUNDS):
-                plain.steps(steps)
-                guarded.steps(steps)
+            plain.steps(WARM_STEPS)
+            guarded.steps(WARM_STEPS)
             for _ in range(rounds):
-                before = plain.steps(steps)
-                between = guarded.steps(2 * steps)
-                after = plain.steps(steps)
-                yield statistics.median(between) / statistics.median(before + after)
+                without: list[float] = []
+                with_preload: list[float] = []
+                for _ in range(steps // 2):
+                    without += plain.steps(1)
+                    with_preload += guarded.steps(2)
+                    without += plain.steps(1)
+                yield statistics.median(with_preload) / statistics.median(without)
         finally:
             for job in jobs:
                 job.end()
