@@ -18,7 +18,8 @@ def install(paddle):
         _install(paddle)
     except Exception as error:
         runtime.guarding = False
-        sys.stderr.write("bsguard: this Paddle cannot be guarded (%s: %s); the job runs unguarded\n" % (type(error).__name__, error))
+        what = (type(error).__name__, error)
+        sys.stderr.write("bsguard: this Paddle cannot be guarded (%s: %s); the job runs unguarded\n" % what)
 
 
 def _install(paddle):
@@ -45,9 +46,10 @@ def _install(paddle):
         core.eager.run_backward = observe.run_backward
         return
 
-    from . import backward, boundary, gradients, partial
+    from . import backward, boundary, functional, gradients, partial
 
     gradients.patch()
+    functional.patch()
     paddle.nn.Layer.__call__ = boundary.layer_call
     core.eager.run_backward = backward.run_backward
     core.eager.run_partial_grad = partial.run_partial_grad

@@ -14,7 +14,7 @@ class Size:
     """What is known of one input signature of a boundary. need: bytes that a step of `batch` samples took at its peak on
     top of what was allocated before it; None until such a step has ended."""
 
-    __slots__ = ("batch", "need", "hot", "told", "_base", "_peak_before", "_open")
+    __slots__ = ("_base", "_open", "_peak_before", "batch", "hot", "need", "told")
 
     def __init__(self):
         self.batch = 0

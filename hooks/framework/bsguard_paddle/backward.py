@@ -87,9 +87,7 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
 def _give_back(failure, phase):
     """An OOM that nothing can be done about: reported, and the user's exception."""
     why = "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
-    runtime.library.terminal(
-        runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line
-    )
+    runtime.library.terminal(runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line)
     runtime.library.unrescued(runtime.device, phase, failure.line)
     failure.error._bsguard_reported = True
     failure.throw()
@@ -166,6 +164,8 @@ def _refuse_second(tensor):
         try:
             again.backward()
         except Exception as error:
-            named = str(error).replace("SumGradNode", tensor.grad_fn.name() if tensor.grad_fn is not None else "SumGradNode")
+            named = str(error).replace(
+                "SumGradNode", tensor.grad_fn.name() if tensor.grad_fn is not None else "SumGradNode"
+            )
             error.args = (named,)
             raise error from None

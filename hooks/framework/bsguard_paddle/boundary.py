@@ -54,30 +54,45 @@ def _outermost(layer, args, kwargs):
 
 def _train(site, device, args, kwargs):
     """A call in training: as a whole while it fits, in chunks where the policy says so."""
-    inputs = Inputs(args, kwargs)
-    if not inputs.batch:
-        return original_call(site.layer(), args, kwargs)
-    decision = runtime.library.boundary(device, site.encoded_name, inputs.signature, inputs.batch, native.FORWARD)
-    pieces = decision.accumulation_steps
     failure = None
-    if pieces <= 1 and not arming.is_armed(site, inputs, device):
+    try:
+        inputs = Inputs(args, kwargs)
+        pieces, armed, decision = 1, False, None
+        if inputs.batch:
+            decision = runtime.library.boundary(
+                device, site.encoded_name, inputs.signature, inputs.batch, native.FORWARD
+            )
+            pieces = decision.accumulation_steps
+            armed = pieces > 1 or arming.is_armed(site, inputs, device)
+        call = Call(site, inputs, Mode(), device) if armed else None
+        if pieces > 1:
+            _take_up(call, decision)
+    except Exception as error:
+        site.fault(error)
+        return original_call(site.layer(), args, kwargs)
+    if call is None:
         try:
             return original_call(site.layer(), args, kwargs)
         except Exception as error:
-            if not is_oom(error):
+            if not is_oom(error) or not inputs.batch:
                 raise
             failure = Failure(error)
-    call = Call(site, inputs, Mode(), device)
-    if pieces > 1:
-        _take_up(call, decision)
-    if failure is not None:
+        call = Call(site, inputs, Mode(), device)
         shrink(call, native.FORWARD, failure)
     while True:
         (outputs, own), failure = _attempt_forward(call)
         if failure is None:
-            return call.hand_out(outputs, own)
+            break
         call.rewind()
         shrink(call, native.FORWARD, failure)
+    try:
+        return call.hand_out(outputs, own)
+    except Exception as error:
+        site.fault(error)
+        if call.pieces == 1 and not call.joints:
+            return outputs  # still on the graph that Paddle made
+    outputs = own = call = None
+    return original_call(site.layer(), args, kwargs)
 
 
 def _take_up(call, decision):

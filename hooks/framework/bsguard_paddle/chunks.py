@@ -46,9 +46,9 @@ def forward(call):
         elif output.kind is CONSTANT or not is_tensor(column[0]):
             leaf = column[0]
         elif output.kind is not CONCATENATED:
-            leaf = without_autocast(lambda c=column, o=output: _reduced(c, o, bounds, call.inputs.batch), grad=False)
+            leaf = without_autocast(_reduced, column, output, bounds, call.inputs.batch, grad=False)
         else:
-            leaf = without_autocast(lambda c=column, o=output: runtime.paddle.concat(c, o.axis), grad=False)
+            leaf = without_autocast(runtime.paddle.concat, column, output.axis, grad=False)
         if is_tensor(leaf) and index not in back and call.mode.records():
             leaf.stop_gradient = output.stop_gradient
         merged.append(leaf)
@@ -66,8 +66,8 @@ def _reduced(column, output, bounds, batch):
 
 def _handed_back(call, flat, given):
     """{index of an output: the user's own tensor} for inputs and parameters that a forward returned as they were."""
-    mine = {id(leaf): position for position, leaf in enumerate(tree.leaves(given))}
-    originals = tree.leaves(call.inputs.plain())
+    mine = {id(leaf): position for position, leaf in enumerate(call.inputs.leaves_of(given))}
+    originals = call.inputs.leaves()
     weights = {id(p): p for p in call.layer.parameters()}
     back = {}
     for index, leaf in enumerate(flat):
@@ -75,7 +75,7 @@ def _handed_back(call, flat, given):
             continue
         if id(leaf) in weights:
             back[index] = weights[id(leaf)]
-        elif id(leaf) in mine and len(originals) > mine[id(leaf)]:
+        elif id(leaf) in mine:
             back[index] = originals[mine[id(leaf)]]
     return back
 
@@ -137,10 +137,10 @@ def _pair(leaves, outputs, seeds, start, stop, batch):
         if output.kind is not CONCATENATED:
             weight = output.weight(start, stop, batch)
             roots.append(leaf)
-            parts.append(without_autocast(lambda s=seed, w=weight: s * w, grad=False))
+            parts.append(without_autocast(runtime.paddle.scale, seed, weight, grad=False))
             continue
         low, high = output.rows(start, stop)
-        part = without_autocast(lambda s=seed, o=output: runtime.paddle.slice(s, [o.axis], [low], [high]), grad=False)
+        part = without_autocast(runtime.paddle.slice, seed, [output.axis], [low], [high], grad=False)
         roots.append(leaf)
         parts.append(part)
     return roots, parts

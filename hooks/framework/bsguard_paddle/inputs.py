@@ -26,7 +26,8 @@ class Inputs:
     """
 
     def __init__(self, args, kwargs):
-        self._tree = (args, kwargs)
+        self._given = (args, kwargs)
+        self._tree = self._given
         self._leaves = tree.leaves(self._tree)
         self.tensors = [leaf for leaf in self._leaves if is_tensor(leaf)]
         shapes = {id(tensor): tensor.shape for tensor in self.tensors}
@@ -53,19 +54,33 @@ class Inputs:
         self.signature = ";".join(parts)[:240].encode("utf-8", "replace")
 
     def whole(self):
-        """(args, kwargs, joints): as they were given, but every input that needs a gradient as a leaf of its own.
+        """(args, kwargs, joints): the very objects that were given, but every input that needs a gradient as a leaf of
+        its own.
 
         joints: [(input, leaf)], so that the gradient can be handed on once.
         """
-        joints = []
-        if not any(not tensor.stop_gradient for tensor in self.tensors):
-            return self._tree_args(self._leaves) + (joints,)
-        known = {}
-        return self._tree_args([self._as_leaf(leaf, leaf, joints, known) for leaf in self._leaves]) + (joints,)
+        joints, known = [], {}
+        if all(tensor.stop_gradient for tensor in self.tensors):
+            return self._given + (joints,)
+        return self._tree_args([self._as_leaf(leaf, joints, known) for leaf in self._leaves]) + (joints,)
 
-    def plain(self):
-        """(args, kwargs) exactly as they were given."""
-        return self._tree_args(self._leaves)
+    def leaves(self):
+        """The leaves as they were given, in the order in which cut() gives them."""
+        return list(self._leaves)
+
+    def leaves_of(self, given):
+        """The leaves of what cut() returned, per-sample lists closed again, in the same order."""
+        out = []
+        stack = [(given, self._tree)]
+        while stack:
+            node, pattern = stack.pop()
+            if isinstance(pattern, (list, tuple)):
+                stack.extend(reversed(list(zip(node, pattern))))
+            elif isinstance(pattern, dict):
+                stack.extend(reversed([(node[key], pattern[key]) for key in pattern]))
+            else:
+                out.append(node)
+        return out
 
     def cut(self, start, stop, chosen):
         """(args, kwargs, joints) of the samples start..stop-1, the units of `chosen` cut and the rest as it was."""
@@ -85,16 +100,33 @@ class Inputs:
                     joints.append((leaf, part))
                     new.append(part)
             elif is_tensor(leaf):
-                new.append(self._as_leaf(leaf, leaf, joints, known))
+                new.append(self._as_leaf(leaf, joints, known))
             else:
                 new.append(leaf)
         return self._tree_args(new) + (joints,)
+
+    def sample(self, start, stop, chosen):
+        """(args, kwargs) like cut(), but every tensor a copy: for a trial that may write to its inputs."""
+        new = []
+        with runtime.paddle.no_grad():
+            for index, leaf in enumerate(self._leaves):
+                if isinstance(leaf, _PerSample):
+                    items = leaf.items[start:stop] if index in chosen else leaf.items
+                    new.append(_PerSample([item.clone() if is_tensor(item) else item for item in items]))
+                elif is_tensor(leaf):
+                    part = (leaf[start:stop] if index in chosen else leaf).clone()
+                    part.stop_gradient = leaf.stop_gradient
+                    new.append(part)
+                else:
+                    new.append(leaf)
+        return self._tree_args(new)
 
     def versions(self):
         """Counts of in-place changes, to notice inputs that were changed between forward and backward."""
         return [tensor.inplace_version for tensor in self.tensors]
 
-    def _as_leaf(self, leaf, _, joints, known):
+    @staticmethod
+    def _as_leaf(leaf, joints, known):
         if not is_tensor(leaf) or leaf.stop_gradient:
             return leaf
         if id(leaf) not in known:
@@ -140,7 +172,9 @@ def _has_list_of(node, batch):
 def _close_lists(node, batch):
     if _is_per_sample(node, batch):
         return _PerSample(node)
-    children = list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, (list, tuple)) else None
+    children = (
+        list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, (list, tuple)) else None
+    )
     if children is None:
         return node
     closed = [_close_lists(child, batch) for child in children]

@@ -1,4 +1,5 @@
-"""Layers without anything to train, called on their own: losses, metrics, frozen teachers.
+"""The loss region: layers without anything to train, called on their own (losses, metrics, frozen teachers), and
+loss functions.
 
 Where such a call runs out of memory while inner graphs are held, those are dropped (their backward then runs in chunks)
 and the call is tried again. What the loss itself needs is a floor that no chunking of the model lowers.
@@ -12,11 +13,15 @@ from .runtime import original_call
 
 
 def call(layer, args, kwargs):
-    """A call in the loss region."""
-    failure = None
+    """A call of a layer in the loss region."""
+    return guard(original_call, (layer, args, kwargs), {})
+
+
+def guard(function, args, kwargs):
+    """function(*args, **kwargs), tried again with less held where it runs out of memory."""
     while True:
         try:
-            return original_call(layer, args, kwargs)
+            return function(*args, **kwargs)
         except Exception as error:
             if not is_oom(error) or not holds_graphs():
                 raise

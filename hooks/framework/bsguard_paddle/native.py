@@ -78,7 +78,16 @@ class Library:
         self._boundary = handle.bsg_boundary
         self._boundary.argtypes = [c.c_int, c.c_char_p, c.c_char_p, c.c_int64, c.c_int, c.POINTER(Decision)]
         handle.bsg_terminal.argtypes = [c.POINTER(Oom), c.POINTER(Decision)]
-        handle.bsg_applied.argtypes = [c.c_int64, c.c_int, c.c_char_p, c.c_int, c.c_int64, c.c_int64, c.c_int, c.c_char_p]
+        handle.bsg_applied.argtypes = [
+            c.c_int64,
+            c.c_int,
+            c.c_char_p,
+            c.c_int,
+            c.c_int64,
+            c.c_int64,
+            c.c_int,
+            c.c_char_p,
+        ]
         handle.bsg_unrescued.argtypes = [c.c_int, c.c_int, c.c_char_p]
         handle.bsg_refused.argtypes = [c.c_char_p, c.c_char_p]
         handle.bsg_disarmed.argtypes = [c.c_char_p, c.c_char_p, c.c_char_p, c.c_int]
@@ -158,7 +167,9 @@ class Library:
 
 def load():
     """The preloaded library, or None with the reason: (library, why)."""
-    candidates = [entry for entry in os.environ.get("LD_PRELOAD", "").replace(":", " ").split() if "libbsguard" in entry]
+    candidates = [
+        entry for entry in os.environ.get("LD_PRELOAD", "").replace(":", " ").split() if "libbsguard" in entry
+    ]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     candidates.append(os.path.join(root, "libbsguard.so"))
     for path in candidates:

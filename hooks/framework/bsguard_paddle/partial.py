@@ -12,7 +12,9 @@ from .runtime import inside, runtime, thread
 from .site import site_of
 
 
-def run_partial_grad(outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars, *rest):
+def run_partial_grad(
+    outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars, *rest
+):
     """Stands in for core.eager.run_partial_grad."""
     arguments = (outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars) + rest
     if thread.inside or not runtime.guarding:
@@ -32,7 +34,9 @@ def run_partial_grad(outputs, inputs, grad_outputs, retain, create_graph, only_i
         runtime.library.set_phase(phase_before)
 
 
-def _through(calls, outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars, *rest):
+def _through(
+    calls, outputs, inputs, grad_outputs, retain, create_graph, only_inputs, allow_unused, no_grad_vars, *rest
+):
     inputs = list(inputs)
     leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
 

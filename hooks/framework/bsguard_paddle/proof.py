@@ -154,9 +154,11 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
 
     def trial(start, stop):
         random_before.restore()
-        args, kwargs, _ = inputs.cut(start, stop, proof.chosen)
+        args, kwargs = inputs.sample(start, stop, proof.chosen)
         outputs = mode.run(lambda: original_call(layer, args, kwargs), grad=False)
-        return tree.shape_of(outputs), [_Value(leaf, half) if is_tensor(leaf) else leaf for leaf in tree.leaves(outputs)]
+        return tree.shape_of(outputs), [
+            _Value(leaf, half) if is_tensor(leaf) else leaf for leaf in tree.leaves(outputs)
+        ]
 
     try:
         shape, together = trial(0, rows)
@@ -242,18 +244,27 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     rows = min(2, inputs.batch)
     random_before.restore()
     before = RandomState().fingerprint()
-    args, kwargs, joints = inputs.cut(0, rows, proof.chosen)
+    args, kwargs = inputs.sample(0, rows, proof.chosen)
+    written = _Written((args, kwargs))
     try:
         outputs = mode.run(lambda: original_call(layer, args, kwargs), grad=True)
     except Exception as error:
-        proof.why = "the trial failed (%s: %s)" % (type(error).__name__, (str(error).strip().splitlines() or [""])[-1][:120])
+        proof.why = "the trial failed (%s: %s)" % (
+            type(error).__name__,
+            (str(error).strip().splitlines() or [""])[-1][:120],
+        )
         return
     for output, leaf in zip(proof.outputs, tree.leaves(outputs)):
         output.stop_gradient = not is_tensor(leaf) or leaf.stop_gradient
-    outputs = args = kwargs = joints = None
+    if written.changed((args, kwargs)):
+        proof.why = "its forward writes to its inputs"
+        return
+    outputs = args = kwargs = written = None
     proof.random = RandomState().fingerprint() != before
     if proof.random:
-        proof.reasons.append("dropout" if any(_draws(sub) for sub in layer.sublayers(include_self=True)) else "randomness")
+        proof.reasons.append(
+            "dropout" if any(_draws(sub) for sub in layer.sublayers(include_self=True)) else "randomness"
+        )
     if any(output.kind in (MEAN, SUM) and not output.stop_gradient for output in proof.outputs):
         # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
         proof.reasons.append("loss inside the model")
@@ -264,6 +275,24 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     changed = [name for name in state.restore() if name not in _names_of(layer, statistics)]
     if changed:
         proof.why = "its forward changes %s" % ", ".join(changed[:3])
+
+
+class _Written:
+    """Notices that a forward wrote to its arguments: to a tensor in place, or to a container."""
+
+    def __init__(self, arguments):
+        self._leaves = tree.leaves(arguments)
+        self._shape = tree.shape_of(arguments)
+        self._versions = [leaf.inplace_version for leaf in self._leaves if is_tensor(leaf)]
+
+    def changed(self, arguments):
+        """True if `arguments`, the same objects, are not what they were."""
+        now = tree.leaves(arguments)
+        return (
+            tree.shape_of(arguments) != self._shape
+            or any(a is not b for a, b in zip(now, self._leaves))
+            or [leaf.inplace_version for leaf in self._leaves if is_tensor(leaf)] != self._versions
+        )
 
 
 def _names_of(layer, tensors):

@@ -43,7 +43,14 @@ def shrink(call, phase, failure):
     call.pieces = decision.accumulation_steps
     call.micro_batch = decision.micro_batch
     library.applied(
-        decision.sequence, call.device, site.name, phase, inputs.batch, decision.micro_batch, exactness, ",".join(reasons)
+        decision.sequence,
+        call.device,
+        site.name,
+        phase,
+        inputs.batch,
+        decision.micro_batch,
+        exactness,
+        ",".join(reasons),
     )
     failure.error.__traceback__ = None
 

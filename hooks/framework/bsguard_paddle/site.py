@@ -64,6 +64,10 @@ class Site:
             self.off = why
             runtime.library.disarmed(self.name, None, why, True)
 
+    def fault(self, error):
+        """An error of bsguard's own: this layer is left alone from now on, in one line."""
+        self.give_up("internal error: %s: %s" % (type(error).__name__, (str(error).splitlines() or [""])[0][:200]))
+
 
 def site_of(layer):
     """The Site of a layer."""
@@ -71,5 +75,3 @@ def site_of(layer):
     if site is None or site.layer() is not layer:
         site = _sites[id(layer)] = Site(layer)
     return site
-
-

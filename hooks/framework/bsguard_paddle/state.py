@@ -95,15 +95,15 @@ class Mode:
             self._write(tracer, before)
 
 
-def without_autocast(function, grad=None):
-    """function() with automatic mixed precision off, and with gradients recorded as said (None: as they are)."""
+def without_autocast(function, *args, grad=None):
+    """function(*args) with automatic mixed precision off, and with gradients recorded as said (None: as they are)."""
     tracer = paddle_of().base.framework._dygraph_tracer()
     level, recorded = tracer._amp_level, tracer._has_grad
     tracer._amp_level = paddle_of().base.core.AmpLevel.O0
     if grad is not None:
         tracer._has_grad = grad
     try:
-        return function()
+        return function(*args)
     finally:
         tracer._amp_level = level
         tracer._has_grad = recorded
@@ -124,7 +124,9 @@ class BatchNormStatistics:
     """Running means and variances of some BatchNorm layers, as they were when this was made."""
 
     def __init__(self, norms):
-        self._saved = [(norm, norm._mean.clone(), norm._variance.clone()) for norm in norms if normalises_by_batch(norm)]
+        self._saved = [
+            (norm, norm._mean.clone(), norm._variance.clone()) for norm in norms if normalises_by_batch(norm)
+        ]
 
     def __bool__(self):
         return bool(self._saved)
