@@ -200,8 +200,14 @@ static void settle_at_end(struct bsg_policy *p, struct bsg_when now) {
   struct bsg_refusal refusal;
 
   while (bsg_refusals_take(&p->refusals, -1, false, &refusal)) {
-    if (refusal.reported)
+    if (refusal.reported) {
+      if (!refusal.granted && p->latest.outcome == BSG_OUTCOME_OPEN) {
+        p->latest.outcome = BSG_OUTCOME_UNRESCUED; /* inferred, and it was the last that happened */
+        p->unrescued = p->latest;
+        p->totals.unrescued++;
+      }
       continue;
+    }
     if (p->adapter || refusal.granted_thread) {
       absorbed(p, now, &refusal); /* an adapter would have said; or the thread got over it */
       continue;
