@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "hooks/cuda/ledger.h"
 #include "hooks/cuda/record.h"
 #include "shim/clock.h"
 #include "shim/current.h"
@@ -178,7 +179,7 @@ BSG_EXPORT int64_t bsg_step(int device, uint64_t allocated_peak) {
   where = bsg_current_where();
   /* A step on a device that nothing was allocated on (a job on the CPU) counts, and is no news. */
   if (bsg_record_memory(device, false, &memory) == 0) {
-    bsg_record_step(device, where);
+    bsg_ledger_step(device);
     if ((policy = bsg_root_lock())) {
       bsg_policy_step(policy, bsg_clock_now(), &memory, allocated_peak, where);
       bsg_root_unlock();

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "shim/environment.h"
 #include "shim/log.h"
@@ -70,7 +71,7 @@ static int parse_size(const char *text, int64_t *number) {
   while (*text == ' ')
     text++;
   for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-    if (strcmp(text, units[i].name) == 0)
+    if (strcasecmp(text, units[i].name) == 0)
       return __builtin_mul_overflow(value, units[i].bytes, number) ? -ERANGE : 0;
   return -EINVAL;
 }

@@ -12,8 +12,7 @@
 
 /* All zero: nothing marked yet, and the first allocation raises a mark whatever its size. */
 struct device_marks {
-  _Atomic uint64_t next;   /* live_bytes at which the next mark is due */
-  _Atomic uint64_t marked; /* live_bytes of the last mark */
+  _Atomic uint64_t next; /* live_bytes at which the next mark is due */
   _Atomic uint64_t rise;
 };
 
@@ -22,12 +21,6 @@ static struct { struct device_marks devices[BSG_MAX_DEVICES]; } state;
 void bsg_marks_capacity(int device, uint64_t total_bytes) {
   uint64_t rise = total_bytes / RISES_PER_CAPACITY;
   atomic_store(&state.devices[device].rise, rise > SMALLEST_RISE ? rise : SMALLEST_RISE);
-}
-
-static void raise_marked(struct device_marks *marks, uint64_t bytes) {
-  uint64_t marked = atomic_load(&marks->marked);
-  while (bytes > marked && !atomic_compare_exchange_weak(&marks->marked, &marked, bytes))
-    ;
 }
 
 bool bsg_marks_due(int device, uint64_t live_bytes) {
@@ -42,21 +35,10 @@ bool bsg_marks_due(int device, uint64_t live_bytes) {
     if (live_bytes < next)
       return false;
   } while (!atomic_compare_exchange_weak(&marks->next, &next, live_bytes + (rise ? rise : SMALLEST_RISE)));
-  raise_marked(marks, live_bytes);
-  return true;
-}
-
-bool bsg_marks_step_due(int device, uint64_t peak_bytes) {
-  struct device_marks *marks = &state.devices[device];
-  if (peak_bytes <= atomic_load(&marks->marked))
-    return false;
-  raise_marked(marks, peak_bytes);
   return true;
 }
 
 void bsg_marks_forget(void) {
-  for (int device = 0; device < BSG_MAX_DEVICES; device++) {
+  for (int device = 0; device < BSG_MAX_DEVICES; device++)
     atomic_store(&state.devices[device].next, 0);
-    atomic_store(&state.devices[device].marked, 0);
-  }
 }

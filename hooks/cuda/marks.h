@@ -1,7 +1,7 @@
 /*
  * marks.h - when is a rise of live_bytes worth a high-water mark: at each rise of 1 % of the device's capacity, but of
- * at least 2 MiB, and at a step's end where the peak has risen at all since the last mark. So there are at most about a
- * hundred marks per device, beside those of the steps. Thread-safe, no lock.
+ * at least 2 MiB. So there are at most about a hundred per device. (A step's own high-water mark is the policy's, which
+ * is told of each step.) Thread-safe, no lock.
  */
 #ifndef BSG_CUDA_MARKS_H
 #define BSG_CUDA_MARKS_H
@@ -14,9 +14,6 @@ void bsg_marks_capacity(int device, uint64_t total_bytes);
 
 /* True for one caller at each mark: live_bytes has reached the next one. Cheap when it has not. */
 bool bsg_marks_due(int device, uint64_t live_bytes);
-
-/* At a step's end: true if `peak_bytes` was not marked yet, in full. */
-bool bsg_marks_step_due(int device, uint64_t peak_bytes);
 
 /* After fork(). */
 void bsg_marks_forget(void);

@@ -219,22 +219,6 @@ int bsg_record_memory(int device, bool ask, struct bsg_memory_fact *out) {
   return 0;
 }
 
-void bsg_record_step(int device, struct bsg_where where) {
-  struct bsg_totals totals;
-  struct bsg_mark_fact fact;
-
-  bsg_ledger_totals(device, &totals);
-  if (bsg_marks_step_due(device, totals.peak_bytes)) {
-    fact = (struct bsg_mark_fact){.device = device,
-                                  .live_bytes = totals.live_bytes,
-                                  .peak_bytes = totals.peak_bytes,
-                                  .site = BSG_NO_SITE,
-                                  .where = where};
-    bsg_cuda_host.mark(&fact);
-  }
-  bsg_ledger_step(device);
-}
-
 uint64_t bsg_record_devices(void) {
   return atomic_load(&state.known);
 }

@@ -44,10 +44,6 @@ void bsg_record_limit_info(int device, uint64_t *free_bytes, uint64_t *total_byt
  * -ENODEV: no such device, or never used. */
 int bsg_record_memory(int device, bool ask, struct bsg_memory_fact *out);
 
-/* A training step ended: a mark if the peak has risen since the last, and a new step peak. Takes no lock of ours while
- * it tells. */
-void bsg_record_step(int device, struct bsg_where where);
-
 /* Devices used so far, as a bit set. */
 uint64_t bsg_record_devices(void);
 

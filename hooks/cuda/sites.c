@@ -24,6 +24,7 @@
 #define INDEX_SIZE (2 * MAX_SITES)
 #define SPARE_FRAMES 16 /* of our own, and of the unwinder */
 #define PAUSE_NS 1000000
+#define BURST 128 /* more than a device has marks: only a process of many devices, or one gone wrong, is held back */
 
 typedef int (*unwind_fn)(void **frames, int room);
 
@@ -37,7 +38,7 @@ static struct {
   pthread_mutex_t lock;
   _Atomic(unwind_fn) unwind; /* NULL until bsg_sites_prepare() has tried it */
   const char *unwinder;
-  _Atomic int64_t last_ns;
+  _Atomic int64_t paid_until_ns; /* of stacks taken so far, at one a pause */
   uint32_t count;
   uint32_t index[INDEX_SIZE];   /* open addressing by hash; 0: free */
   struct site sites[MAX_SITES]; /* site n is sites[n - 1] */
@@ -122,14 +123,15 @@ uint32_t bsg_sites_here(const void *caller) {
 
 uint32_t bsg_sites_sometimes_here(const void *caller) {
   struct timespec now;
-  int64_t now_ns, last_ns = atomic_load(&state.last_ns);
+  int64_t now_ns, paid_until_ns = atomic_load(&state.paid_until_ns), from_ns;
 
   clock_gettime(CLOCK_MONOTONIC, &now);
   now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-  if (last_ns && now_ns - last_ns < PAUSE_NS)
-    return BSG_NO_SITE;
-  if (!atomic_compare_exchange_strong(&state.last_ns, &last_ns, now_ns))
-    return BSG_NO_SITE;
+  do {
+    if (paid_until_ns - now_ns > (int64_t)(BURST - 1) * PAUSE_NS)
+      return BSG_NO_SITE;
+    from_ns = paid_until_ns > now_ns ? paid_until_ns : now_ns;
+  } while (!atomic_compare_exchange_weak(&state.paid_until_ns, &paid_until_ns, from_ns + PAUSE_NS));
   return bsg_sites_here(caller);
 }
 

@@ -23,7 +23,7 @@ const char *bsg_sites_unwinder(void);
 /* The site of this thread's call into a wrapper; caller: the wrapper's return address, where the stack is to begin. */
 uint32_t bsg_sites_here(const void *caller);
 
-/* The same, or BSG_NO_SITE if the last such stack was taken less than a millisecond ago. */
+/* The same, but at most one a millisecond after a burst of 128: else BSG_NO_SITE. */
 uint32_t bsg_sites_sometimes_here(const void *caller);
 
 /* -ENOENT: no such site. */

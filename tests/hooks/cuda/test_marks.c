@@ -19,11 +19,6 @@ int main(void) {
   CHECK(!bsg_marks_due(0, 205 * MIB));
   CHECK(bsg_marks_due(0, 206 * MIB));
 
-  /* At a step: what the rises left out, once. */
-  CHECK(!bsg_marks_step_due(0, 206 * MIB));
-  CHECK(bsg_marks_step_due(0, 207 * MIB));
-  CHECK(!bsg_marks_step_due(0, 207 * MIB));
-
   /* A small device: 2 MiB at least. */
   bsg_marks_capacity(1, 16 * MIB);
   CHECK(bsg_marks_due(1, MIB));

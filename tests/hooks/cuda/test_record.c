@@ -218,24 +218,6 @@ static void test_limit(void) {
   fake_device = 0;
 }
 
-static void test_step(void) {
-  CUdeviceptr address;
-  int marks;
-  CHECK_EQUAL(cuMemAlloc_v2(&address, 100 * MIB), CUDA_SUCCESS);
-  marks = fake.marks;
-  CHECK_EQUAL(cuMemFree_v2(address), CUDA_SUCCESS);
-  CHECK_EQUAL(cuMemAlloc_v2(&address, 101 * MIB), CUDA_SUCCESS); /* higher, but by less than 1 % of the capacity */
-  CHECK_EQUAL(fake.marks, marks);
-  bsg_record_step(0, (struct bsg_where){.step = 4, .phase = BSG_PHASE_OPTIMIZER});
-  CHECK_EQUAL(fake.marks, marks + 1);
-  CHECK_EQUAL(fake.last_mark.peak_bytes, 101 * MIB);
-  CHECK_EQUAL(fake.last_mark.request_bytes, 0);
-  CHECK_EQUAL(fake.last_mark.where.step, 4);
-  bsg_record_step(0, (struct bsg_where){.step = 5, .phase = BSG_PHASE_OPTIMIZER});
-  CHECK_EQUAL(fake.marks, marks + 1);
-  CHECK_EQUAL(cuMemFree_v2(address), CUDA_SUCCESS);
-}
-
 static void test_forget(void) {
   CUdeviceptr address;
   int devices = fake.devices;
@@ -258,7 +240,6 @@ int main(void) {
   test_frees();
   test_nested();
   test_limit();
-  test_step();
   test_forget();
   CHECK_EQUAL(fake.used, 0);
   return 0;

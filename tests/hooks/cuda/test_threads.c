@@ -6,7 +6,6 @@
 
 #include "fake.h"
 #include "hooks/cuda/ledger.h"
-#include "hooks/cuda/record.h"
 #include "hooks/cuda/sites.h"
 #include "shim/bsguard.h"
 #include "tests/shim/check.h"
@@ -47,7 +46,7 @@ static void *work(void *argument) {
       struct bsg_holder_fact holders[4];
       CHECK_EQUAL(cuMemGetInfo_v2(&bytes_free, &bytes_total), CUDA_SUCCESS);
       bsg_ledger_largest(0, holders, 4);
-      bsg_record_step(0, (struct bsg_where){.step = i});
+      bsg_ledger_step(0);
     }
     if (allocate(&random, &address) != CUDA_SUCCESS) {
       CHECK_EQUAL(address, 0);
