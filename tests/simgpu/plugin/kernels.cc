@@ -1,6 +1,7 @@
-// kernels.cc - the operators for which Paddle never falls back to a CPU kernel: contiguous and strided_copy (needed with
-// FLAGS_use_stride_kernel, on by default) and, from Paddle 3, fill (the backward of slices). They reach device memory through
-// the driver alone, so they work where it is unreadable to the process.
+// kernels.cc - the operators for which Paddle does not fall back to a CPU kernel as it should: contiguous and strided_copy
+// (needed with FLAGS_use_stride_kernel, on by default) and, from Paddle 3, fill (the backward of slices) have no fall-back;
+// full has one that writes to device memory straight from the CPU when Paddle itself sets a tensor to a constant. These reach
+// device memory through the driver alone, so they work where it is unreadable to the process.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -133,9 +134,7 @@ void StridedCopy(const Context &, const phi::DenseTensor &input, const std::vect
   Store(device, target, result.get(), to.Span() * sizeof(T));
 }
 
-#if SIMGPU_PADDLE_MAJOR >= 3
-template <typename T, typename Context>
-void Fill(const Context &context, const phi::DenseTensor &, const phi::Scalar &value, phi::DenseTensor *out) {
+template <typename T, typename Context> void SetAll(const Context &context, const phi::Scalar &value, phi::DenseTensor *out) {
   T *to = context.template Alloc<T>(out);
   const int64_t count = out->numel();
   if (count == 0)
@@ -145,6 +144,18 @@ void Fill(const Context &context, const phi::DenseTensor &, const phi::Scalar &v
   for (int64_t i = 0; i < count; i++)
     std::memcpy(filled.get() + i * sizeof(T), &element, sizeof(T));
   Store(out->place().GetDeviceId(), to, filled.get(), count * sizeof(T));
+}
+
+template <typename T, typename Context>
+void Full(const Context &context, const phi::IntArray &shape, const phi::Scalar &value, phi::DataType, phi::DenseTensor *out) {
+  out->Resize(phi::make_ddim(shape.GetData()));
+  SetAll<T>(context, value, out);
+}
+
+#if SIMGPU_PADDLE_MAJOR >= 3
+template <typename T, typename Context>
+void Fill(const Context &context, const phi::DenseTensor &, const phi::Scalar &value, phi::DenseTensor *out) {
+  SetAll<T>(context, value, out);
 }
 #endif
 
@@ -158,6 +169,7 @@ void Fill(const Context &context, const phi::DenseTensor &, const phi::Scalar &v
 
 SIMGPU_REGISTER(contiguous, simgpu::Contiguous, SIMGPU_TYPES)
 SIMGPU_REGISTER(strided_copy, simgpu::StridedCopy, SIMGPU_TYPES)
+SIMGPU_REGISTER(full, simgpu::Full, SIMGPU_TYPES)
 #if SIMGPU_PADDLE_MAJOR >= 3
 SIMGPU_REGISTER(fill, simgpu::Fill, SIMGPU_TYPES)
 #endif
