@@ -7,6 +7,7 @@ from .runtime import device_of, inside, runtime
 from .state import batch_norms
 
 _sites = {}  # id of a layer -> Site
+_counts = {}  # class name -> layers of it that were boundaries so far
 
 
 class Site:
@@ -15,7 +16,7 @@ class Site:
     def __init__(self, layer):
         key = id(layer)
         self.layer = weakref.ref(layer, lambda _: _sites.pop(key, None))
-        self.name = type(layer).__name__
+        self.name = _name_for(layer)
         self.encoded_name = self.name.encode("utf-8", "replace")
         self.off = None  # why this layer is left alone for good; None: it is not
         self.sizes = {}  # signature -> arming.Size
@@ -67,6 +68,13 @@ class Site:
     def fault(self, error):
         """An error of bsguard's own: this layer is left alone from now on, in one line."""
         self.give_up("internal error: %s: %s" % (type(error).__name__, (str(error).splitlines() or [""])[0][:200]))
+
+
+def _name_for(layer):
+    """The class, and from the second layer of a class on its number: sizes of one must not be taken for another's."""
+    kind = type(layer).__name__
+    _counts[kind] = _counts.get(kind, 0) + 1
+    return kind if _counts[kind] == 1 else "%s#%d" % (kind, _counts[kind])
 
 
 def site_of(layer):
