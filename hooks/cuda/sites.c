@@ -36,13 +36,13 @@ struct site {
 
 static struct {
   pthread_mutex_t lock;
-  _Atomic(unwind_fn) unwind; /* NULL until bsg_sites_prepare() has tried it */
-  const char *unwinder;
+  _Atomic(unwind_fn) unwind;     /* NULL until bsg_sites_prepare() has tried it */
+  const char *unwinder;          /* its name; NULL as above */
   _Atomic int64_t paid_until_ns; /* of stacks taken so far, at one a pause */
   uint32_t count;
-  uint32_t index[INDEX_SIZE];   /* open addressing by hash; 0: free */
-  struct site sites[MAX_SITES]; /* site n is sites[n - 1] */
-} state = {.lock = PTHREAD_MUTEX_INITIALIZER, .unwinder = "none"};
+  uint32_t index[INDEX_SIZE];                  /* open addressing by hash; 0: free */
+  struct site sites[MAX_SITES];                /* site n is sites[n - 1] */
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER}; /* all zero: pages that nobody touches are never there */
 
 void bsg_sites_prepare(void) {
   void *frames[4];
