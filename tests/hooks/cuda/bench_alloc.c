@@ -118,7 +118,8 @@ static double run_child(const char *preload, const char *driver_folder, int live
 
   snprintf(live_text, sizeof live_text, "%d", live);
   snprintf(threads_text, sizeof threads_text, "%d", threads);
-  if (pipe(fds) != 0 || (child = fork()) < 0)
+  child = pipe(fds) == 0 ? fork() : -1;
+  if (child < 0)
     die("no process");
   if (child == 0) {
     dup2(fds[1], STDOUT_FILENO);
