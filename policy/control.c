@@ -20,7 +20,7 @@ static void trigger_members(struct bsg_json *json, const struct bsg_trigger *tri
 }
 
 static void entry_members(struct bsg_json *json, const struct bsg_entry *entry) {
-  struct bsg_split split = bsg_entry_split(entry, entry->batch);
+  struct bsg_split split = bsg_entry_shown(entry);
 
   bsg_json_member_int(json, "device", entry->device);
   bsg_json_member_string(json, "boundary", entry->boundary[0] ? entry->boundary : NULL);

@@ -56,8 +56,10 @@ struct bsg_entry *bsg_entries_obtain(struct bsg_entries *table, int device, cons
     bsg_copy_text(entry->signature, sizeof(entry->signature), signature);
   }
   entry->touched = ++table->clock;
-  if (entry->most == 0 && batch > entry->batch)
-    entry->batch = batch; /* what stands in control.json is the largest batch, not the short one at an epoch's end */
+  if (batch > entry->largest)
+    entry->largest = batch;
+  if (entry->most == 0)
+    entry->batch = entry->largest;
   return entry;
 }
 
@@ -83,16 +85,18 @@ struct bsg_split bsg_entry_split(const struct bsg_entry *entry, int64_t batch) {
   return bsg_split_under(batch, entry->most);
 }
 
+struct bsg_split bsg_entry_shown(const struct bsg_entry *entry) {
+  return bsg_entry_split(entry, entry->largest);
+}
+
 void bsg_entry_accept(struct bsg_entry *entry, const struct bsg_split *split) {
   entry->batch = split->batch;
   entry->chunks = split->chunks;
   entry->most = split->micro_batch;
 }
 
-struct bsg_split bsg_entry_limit(struct bsg_entry *entry, int64_t micro_batch) {
-  struct bsg_split split = bsg_split_under(entry->batch, micro_batch);
-
-  entry->chunks = split.chunks;
+void bsg_entry_limit(struct bsg_entry *entry, int64_t micro_batch) {
+  entry->batch = entry->largest;
+  entry->chunks = bsg_split_under(entry->largest, micro_batch).chunks;
   entry->most = micro_batch;
-  return split;
 }

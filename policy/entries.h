@@ -17,7 +17,8 @@ struct bsg_entry {
   int exactness;    /* of a split, as last reported; BSG_EXACTNESS_UNKNOWN */
   uint64_t hash;    /* of device, boundary and signature, the whole texts */
   uint64_t touched; /* the table's count of look-ups when this one was last asked for */
-  int64_t batch;    /* samples; 0: not known (no adapter) */
+  int64_t batch;    /* samples, of the last decision; 0: not known (no adapter) */
+  int64_t largest;  /* batch ever asked for: what stands in control.json, not the short one at an epoch's end */
   int64_t chunks;   /* k of `batch` */
   int64_t most;     /* micro-batch limit for any batch; 0: none */
   char boundary[BSG_BOUNDARY_ROOM];
@@ -44,13 +45,14 @@ struct bsg_entry *bsg_entries_latest(const struct bsg_entries *table, int device
 /* Does a filter of an operator's request cover the entry? device -1 and boundary NULL: any. */
 bool bsg_entry_matches(const struct bsg_entry *entry, int device, const char *boundary);
 
-/* The pieces that a batch runs in now. */
+/* The pieces that a batch runs in now; and those of the largest. */
 struct bsg_split bsg_entry_split(const struct bsg_entry *entry, int64_t batch);
+struct bsg_split bsg_entry_shown(const struct bsg_entry *entry);
 
 /* Takes a decision over. */
 void bsg_entry_accept(struct bsg_entry *entry, const struct bsg_split *split);
 
 /* Limits pieces to `micro_batch` samples. */
-struct bsg_split bsg_entry_limit(struct bsg_entry *entry, int64_t micro_batch);
+void bsg_entry_limit(struct bsg_entry *entry, int64_t micro_batch);
 
 #endif

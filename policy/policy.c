@@ -54,6 +54,7 @@ static void make_files(struct bsg_policy *p, struct bsg_when now, const struct b
   BSG_EVENT(p, bsg_event_start(&p->events, now, &start));
   for (int i = 0; i < p->unhooked_count; i++)
     BSG_EVENT(p, bsg_event_unhooked(&p->events, now, p->unhooked[i].name, p->unhooked[i].version));
+  bsg_state_write_control(p); /* where something was decided before there was a file */
 }
 
 int bsg_policy_device(struct bsg_policy *p, struct bsg_when now, const struct bsg_device_fact *device) {
@@ -132,7 +133,7 @@ static void infer(struct bsg_policy *p, struct bsg_when now, struct bsg_refusal 
   struct bsg_entry *entry = bsg_entries_latest(&p->training, device, NULL);
   if (!entry)
     entry = bsg_entries_obtain(&p->training, device, NULL, NULL, 0);
-  struct bsg_split before = bsg_entry_split(entry, entry->batch);
+  struct bsg_split before = bsg_entry_shown(entry);
   p->latest.split = before;
   p->latest.verdict = (int)bsg_decide_inferred(&before, &change.split);
   if (p->latest.verdict != BSG_SHRINK)
@@ -253,6 +254,9 @@ int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where 
   if (p->stopped || !p->device_seen)
     return 0;
   settle_at_end(p, now);
+  /* An adapter would have said if the smaller pieces had not fitted either. */
+  if (p->adapter)
+    bsg_state_went_on(p, -1);
   for (int i = 0; i < BSG_MAX_DEVICES; i++)
     if (p->devices[i].used && p->config.evidence.memory &&
         p->config.evidence.memory(p->config.evidence.context, i, &memory) == 0)

@@ -49,6 +49,7 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
   if (!valid_device(device) || batch <= 0)
     return -EINVAL;
   bsg_state_settle(p, now, device, true);
+  bsg_state_went_on(p, device);
   if (phase == BSG_PHASE_EVALUATION) {
     entry = bsg_entries_obtain(&p->evaluation, device, boundary, signature, batch);
     split = bsg_entry_split(entry, batch);
@@ -327,11 +328,10 @@ int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_
     return 0;
   device = &p->devices[memory->device];
   bsg_state_settle(p, now, memory->device, false);
+  bsg_state_went_on(p, memory->device);
   if (device->oom_in_step) {
     device->oom_in_step = false;
     p->totals.rescued_steps++;
-    if (p->latest.taken && p->latest.oom.trigger.device == memory->device && p->latest.outcome == BSG_OUTCOME_OPEN)
-      p->latest.outcome = BSG_OUTCOME_RESCUED;
   }
   if (memory->peak_bytes > p->totals.peak_bytes)
     p->totals.peak_bytes = memory->peak_bytes;

@@ -35,7 +35,7 @@ static void explain_no_match(const struct bsg_policy *p, const struct bsg_reques
   bsg_out_text(why, " has not run");
   for (int i = 0; i < p->training.high; i++) {
     const struct bsg_entry *entry = &p->training.slots[i];
-    bool seen = !entry->used || entry->batch <= 0;
+    bool seen = !entry->used || entry->largest <= 0;
     for (int j = 0; j < i && !seen; j++)
       seen =
           p->training.slots[j].device == entry->device && strcmp(p->training.slots[j].boundary, entry->boundary) == 0;
@@ -62,7 +62,7 @@ static void obey(struct bsg_policy *p, struct bsg_when now, const struct bsg_req
 
   for (int i = 0; i < p->training.high; i++) {
     struct bsg_entry *entry = &p->training.slots[i];
-    if (entry->batch <= 0 || !bsg_entry_matches(entry, request->device, boundary))
+    if (entry->largest <= 0 || !bsg_entry_matches(entry, request->device, boundary))
       continue;
     bsg_entry_limit(entry, request->micro_batch);
     if (!latest || entry->touched > latest->touched)
@@ -76,7 +76,7 @@ static void obey(struct bsg_policy *p, struct bsg_when now, const struct bsg_req
   }
   bsg_state_start(p, now, latest);
   BSG_EVENT(p, bsg_event_request(&p->events, now, request->micro_batch, p->sequence + 1, NULL));
-  change.split = bsg_entry_split(latest, latest->batch);
+  change.split = bsg_entry_shown(latest);
   change.exactness = latest->exactness;
   bsg_copy_text(change.boundary, sizeof(change.boundary), latest->boundary);
   bsg_out_buffer(&why, change.why, sizeof(change.why));

@@ -68,7 +68,7 @@ void bsg_state_start(struct bsg_policy *p, struct bsg_when now, const struct bsg
   /* Before a device was used there is no folder, and a job that never uses one must not leave any. */
   if (p->sequence != 0 || !p->device_seen || p->config.mode != BSG_MODE_GUARD)
     return;
-  change.split = bsg_entry_split(entry, entry->batch);
+  change.split = bsg_entry_shown(entry);
   bsg_copy_text(change.boundary, sizeof(change.boundary), entry->boundary);
   bsg_copy_text(change.why, sizeof(change.why), "first step");
   bsg_state_change(p, now, &change);
@@ -100,6 +100,12 @@ void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct b
     bsg_state_picture(p, now, oom, &p->latest);
   }
   p->refused.taken = false;
+}
+
+void bsg_state_went_on(struct bsg_policy *p, int device) {
+  if (p->latest.taken && p->latest.outcome == BSG_OUTCOME_OPEN && p->latest.verdict == BSG_SHRINK &&
+      (device < 0 || p->latest.oom.trigger.device == device))
+    p->latest.outcome = BSG_OUTCOME_RESCUED;
 }
 
 void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_out *out) {

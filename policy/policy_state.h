@@ -112,6 +112,9 @@ void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct b
 /* `latest` becomes the picture of this OOM: the one taken when it was refused, where there is one. */
 void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom);
 
+/* The job went on after the last OOM on this device (-1: on any): if it was answered, it was rescued. */
+void bsg_state_went_on(struct bsg_policy *p, int device);
+
 /* "gpu:0 refused 64.0 MiB, 32.0 MiB free of 22.5 GiB" */
 void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_out *out);
 

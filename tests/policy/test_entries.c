@@ -74,6 +74,8 @@ TEST(an_oom_at_another_batch_lowers_the_micro_batch_of_all) {
   CHECK_INT(bsg_entry_split(entry, 20).micro_batch, 5);
   CHECK_INT(bsg_entry_split(entry, 32).micro_batch, 5);
   CHECK_INT(bsg_entry_split(entry, 32).chunks, 7);
+  CHECK_INT(bsg_entry_shown(entry).batch, 32); /* control.json goes on to name the whole batch */
+  CHECK_INT(bsg_entry_shown(entry).micro_batch, 5);
 }
 
 TEST(no_batch_ever_gets_more_than_was_decided) {
@@ -96,10 +98,13 @@ TEST(an_operators_limit_holds_both_ways) {
   struct bsg_entry *entry = obtain(0, "Net", "s", 32);
   oom(entry, 32);
   oom(entry, 32);
-  CHECK_INT(bsg_entry_limit(entry, 4).chunks, 8);
+  bsg_entry_limit(entry, 4);
+  CHECK_INT(bsg_entry_split(entry, 32).chunks, 8);
   CHECK_INT(bsg_entry_split(entry, 5).chunks, 2);
-  CHECK_INT(bsg_entry_limit(entry, 32).chunks, 1);
-  CHECK_INT(bsg_entry_limit(entry, 1000).chunks, 1);
+  bsg_entry_limit(entry, 32);
+  CHECK_INT(bsg_entry_split(entry, 32).chunks, 1);
+  bsg_entry_limit(entry, 1000);
+  CHECK_INT(bsg_entry_split(entry, 32).chunks, 1);
   CHECK_INT(bsg_entry_split(entry, 2000).chunks, 2);
 }
 

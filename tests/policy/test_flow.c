@@ -18,6 +18,16 @@ TEST(nothing_is_left_before_a_device_is_used) {
   CHECK_INT(fixture.line_count, 0);
 }
 
+TEST(what_was_decided_before_a_device_was_used_is_in_control) {
+  fixture_open(BSG_MODE_GUARD);
+  terminal(32, BSG_PHASE_FORWARD, BSG_EXACT);
+  CHECK_INT(run_folders(), 0);
+  use_device(0);
+  CHECK_HAS(read_file("control.json"), "\"sequence\": 1,");
+  CHECK_HAS(read_file("control.json"), "\"micro_batch\": 16,");
+  CHECK_INT(boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD).sequence, 1);
+}
+
 TEST(the_first_device_makes_the_folder_and_the_start_event) {
   fixture_open(BSG_MODE_GUARD);
   bsg_policy_unhooked(fixture.policy, now(), "cuMemCreate", 14000);

@@ -136,9 +136,9 @@ TEST(a_hundred_thousand_operations) {
   fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
   for (int round = 0; round < 10; round++) {
     fixture_open(round % 4 == 3 ? BSG_MODE_OBSERVE : BSG_MODE_GUARD);
+    use_device(0);
     for (int i = 0; i < 10000; i++)
       one_operation();
-    use_device(0);
     stop();
     const char *line = read_file("events.jsonl");
     int64_t seq = 0, sequence = 0;

@@ -220,6 +220,15 @@ TEST(the_end_of_a_rescued_run) {
   CHECK_INT(events_of("report"), 1);
 }
 
+TEST(a_rescued_evaluation) {
+  fixture_start(BSG_MODE_GUARD);
+  refuse(64 * MIB, 7);
+  terminal(32, BSG_PHASE_EVALUATION, BSG_EXACT);
+  boundary(0, "Net", "float32[8]", 32, BSG_PHASE_EVALUATION);
+  stop();
+  CHECK_HAS(read_file("report.txt"), "verdict=rescued answer=shrink device=0 phase=evaluation");
+}
+
 TEST(only_the_last_decisions_are_listed_and_all_are_counted) {
   char name[32];
 

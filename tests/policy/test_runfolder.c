@@ -16,8 +16,10 @@
 static struct bsg_runfolder folder;
 
 static const char *path_of(const char *name) {
-  static char path[BSG_PATH_ROOM + 64];
-  snprintf(path, sizeof(path), "%s/%s", folder.path, name);
+  static char paths[2][BSG_PATH_ROOM + 64];
+  static int next;
+  char *path = paths[next++ % 2];
+  snprintf(path, sizeof(paths[0]), "%s/%s", folder.path, name);
   return path;
 }
 

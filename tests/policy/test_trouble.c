@@ -87,7 +87,7 @@ TEST(sequence_and_seq_rise_by_one_over_many_decisions) {
     applied(&decision);
     end_step();
     CHECK_INT(decision.sequence, i + 2);
-    CHECK_INT(read_control(), i + 2);
+    CHECK_INT(number_in(read_file("control.json"), "sequence"), i + 2);
   }
   const char *line = read_file("events.jsonl");
   int64_t seq = 0, sequence = 0;
