@@ -54,6 +54,12 @@ def ensure_cmake(steps: Steps) -> Path:
     return cmake
 
 
+def cmake_files() -> list[Path]:
+    """All CMakeLists.txt of the repository: CMake itself does not see when one appears where none was."""
+    parts = ("hooks", "policy", "shim", "tests")
+    return [REPO / "CMakeLists.txt", *sorted(path for part in parts for path in (REPO / part).rglob("CMakeLists.txt"))]
+
+
 def jobs() -> str:
     """How many compilers may run at once."""
     return str(len(os.sched_getaffinity(0)))
@@ -63,7 +69,7 @@ def build(steps: Steps, cmake: Path, preset: str) -> Path:
     """Configures where needed and builds a preset; returns its build folder."""
     folder = BUILD if preset == "release" else BUILD / preset
     key_file = folder / ".bsguard-configured"
-    key = f"{cmake}\n{REPO}\n{preset}\n"
+    key = f"{cmake}\n{preset}\n" + "".join(f"{path}\n" for path in cmake_files())
     configured = (folder / "Makefile").exists() and key_file.exists() and key_file.read_text() == key
     if not configured:
         steps.run([cmake, "--fresh", "--preset", preset], what=f"configuring {preset}", otherwise=FRESH)
