@@ -115,12 +115,26 @@ static int by_table(const char *name, int version, unsigned long long flags) {
   return best;
 }
 
+/* Looks all entries up, once: a runtime asks for hundreds of names, and a driver lacks some of ours. */
+static void resolve(void) {
+  bool present = false;
+  if (atomic_load(&state.resolved))
+    return;
+  for (int id = 0; id < BSG_HOOK_COUNT; id++) {
+    present |= driver_entry(id) != NULL;
+    next_entry(id);
+  }
+  if (present)
+    atomic_store(&state.resolved, true);
+}
+
 /* The line of an address. Where a driver gives one address to several, the line that the request names, else the
  * newest. */
 static int by_identity(const void *entry, int requested) {
   int best = -1;
+  resolve();
   for (int id = 0; id < BSG_HOOK_COUNT; id++)
-    if (entry == driver_entry(id) || entry == next_entry(id)) {
+    if (entry == load(&state.slots[id].driver) || entry == load(&state.slots[id].next)) {
       if (id == requested)
         return id;
       best = id;

@@ -113,10 +113,32 @@ static void test_alias(void) {
   CHECK(match("other", 3020, 0, both, BSG_MATCH_WRAPPER) == (void *)cuMemGetInfo_v2);
 }
 
+/* A runtime asks for hundreds of names: ours are looked up once, those that the driver lacks too. */
+static int look_ups;
+static void *counting_entry(const char *symbol) {
+  look_ups++;
+  return strstr(symbol, "Managed") ? NULL : fake_entry(symbol);
+}
+
+static void test_look_ups(void) {
+  int first;
+  match("cuLaunchKernel", 7000, 0, (void *)unknown, BSG_MATCH_NONE);
+  first = look_ups;
+  CHECK(first > 0);
+  for (int i = 0; i < 400; i++)
+    match("cuLaunchKernel", 7000, 0, (void *)unknown, BSG_MATCH_NONE);
+  CHECK_EQUAL(look_ups, first);
+}
+
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "alias") == 0) {
     fake.entry = alias_entry;
     test_alias();
+    return 0;
+  }
+  if (argc > 1 && strcmp(argv[1], "look-ups") == 0) {
+    fake.entry = counting_entry;
+    test_look_ups();
     return 0;
   }
   test_identity();
