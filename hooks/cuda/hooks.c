@@ -39,7 +39,10 @@ static const struct hook hooks[BSG_HOOK_COUNT] = {
 #undef BSG_HOOK
 };
 
-static struct { struct slot slots[BSG_HOOK_COUNT]; } state;
+static struct {
+  struct slot slots[BSG_HOOK_COUNT];
+  atomic_bool resolved; /* every slot was looked up with the driver there: what is empty stays so */
+} state;
 
 __thread int bsg_hooks_depth;
 
