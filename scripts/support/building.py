@@ -1,10 +1,12 @@
 """Configures and builds with CMake, and builds the simulated GPU's plug-in for each Paddle.
 
-What needs rebuilding is left to make and to the plug-in's own script. Standard library only.
+What needs rebuilding is left to make and to the plug-in's own script. Where no source was touched since they last ran
+well, they are not even asked: make alone takes a second or two to find that out. Standard library only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -54,10 +56,34 @@ def ensure_cmake(steps: Steps) -> Path:
     return cmake
 
 
-def cmake_files() -> list[Path]:
-    """All CMakeLists.txt of the repository: CMake itself does not see when one appears where none was."""
-    parts = ("hooks", "policy", "shim", "tests")
-    return [REPO / "CMakeLists.txt", *sorted(path for part in parts for path in (REPO / part).rglob("CMakeLists.txt"))]
+def source_files() -> list[Path]:
+    """Every file that a build could depend on, sorted."""
+    found = [REPO / "CMakeLists.txt", REPO / "CMakePresets.json"]
+    for part in ("cmake", "hooks", "policy", "shim", "tests"):
+        for folder, folders, names in os.walk(REPO / part):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            found += [Path(folder, name) for name in names]
+    return sorted(found)
+
+
+def fingerprint(files: list[Path], *more: str) -> str:
+    """Changes when one of the files is touched, comes or goes, and with `more`."""
+    digest = hashlib.sha256("\n".join(more).encode())
+    for path in files:
+        try:
+            state = path.stat()
+        except OSError:
+            continue
+        digest.update(f"{path}\0{state.st_mtime_ns}\0{state.st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def _says(path: Path, text: str) -> bool:
+    """Whether a stamp is there and holds this text."""
+    try:
+        return path.read_text() == text
+    except OSError:
+        return False
 
 
 def jobs() -> str:
@@ -68,21 +94,34 @@ def jobs() -> str:
 def build(steps: Steps, cmake: Path, preset: str) -> Path:
     """Configures where needed and builds a preset; returns its build folder."""
     folder = BUILD if preset == "release" else BUILD / preset
-    key_file = folder / ".bsguard-configured"
-    key = f"{cmake}\n{preset}\n" + "".join(f"{path}\n" for path in cmake_files())
-    configured = (folder / "Makefile").exists() and key_file.exists() and key_file.read_text() == key
-    if not configured:
+    files = source_files()
+    stamp, now = folder / ".bsguard-built", fingerprint(files, str(cmake), preset)  # as it was before the build began
+    library = folder / "libbsguard.so"
+    if _says(stamp, now) and library.exists() and (folder / "simgpu" / "lib" / "libcuda.so.1").exists():
+        return folder
+    # CMake itself does not see when a folder gets its first CMakeLists.txt.
+    lists = [str(path) for path in files if path.name == "CMakeLists.txt"]
+    configured, key = folder / ".bsguard-configured", "\n".join([str(cmake), preset, *lists])
+    if not (_says(configured, key) and (folder / "Makefile").exists()):
         steps.run([cmake, "--fresh", "--preset", preset], what=f"configuring {preset}", otherwise=FRESH)
-        key_file.write_text(key)
-    built = folder / "libbsguard.so"
-    what = None if built.exists() else f"building {preset}"
+        configured.write_text(key)
+    what = None if library.exists() else f"building {preset}"
     steps.run([cmake, "--build", folder, "-j", jobs()], what=what, otherwise=FRESH)
+    stamp.write_text(now)
     return folder
 
 
 def build_plugin(steps: Steps, environment: venvs.Environment) -> None:
     """The plug-in through which an environment's Paddle uses the simulated GPU."""
-    command = [environment.folder / "bin" / "python", PLUGIN_SCRIPT, "--output", BUILD / "simgpu"]
     version = environment.what.split()[-1]
-    built = (BUILD / "simgpu" / f"plugin-{version}").exists()
-    steps.run(command, what=None if built else f"building the simulated GPU for Paddle {version}", otherwise=FRESH)
+    plugin = BUILD / "simgpu" / f"plugin-{version}" / "libpaddle-simgpu.so"
+    stamp = BUILD / "simgpu" / f".bsguard-plugin-{version}"
+    now = fingerprint(
+        [path for path in source_files() if PLUGIN_SCRIPT.parent in path.parents], venvs.stamp_of(environment)
+    )
+    if _says(stamp, now) and plugin.exists():
+        return
+    what = None if plugin.exists() else f"building the simulated GPU for Paddle {version}"
+    command = [environment.folder / "bin" / "python", PLUGIN_SCRIPT, "--output", BUILD / "simgpu"]
+    steps.run(command, what=what, otherwise=FRESH)
+    stamp.write_text(now)

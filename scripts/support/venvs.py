@@ -46,12 +46,17 @@ def _digest(environment: Environment) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def stamp_of(environment: Environment) -> str:
+    """What an environment's stamp says: changes when the environment does; empty where there is none."""
+    try:
+        return _stamp(environment).read_text().strip()
+    except OSError:
+        return ""
+
+
 def is_ready(environment: Environment) -> bool:
     """Whether nothing is to be done. Looks at files only."""
-    try:
-        stamped = _stamp(environment).read_text().strip() == _digest(environment)
-    except OSError:
-        return False
+    stamped = stamp_of(environment) == _digest(environment)
     return stamped and (environment.folder / "bin" / "python").exists()  # a dangling link where Python was removed
 
 
