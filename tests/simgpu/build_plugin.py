@@ -7,6 +7,7 @@ The result is FOLDER/plugin-VERSION/libpaddle-simgpu.so, where VERSION is that o
 (it is not imported). Nothing is done when sources, compiler flags and Paddle are those of the last build. Takes about 15 s
 otherwise. FOLDER is <repository>/build/simgpu unless said otherwise. Needs a C++17 compiler: $CXX, or g++, or c++.
 """
+
 import argparse
 import hashlib
 import os
@@ -38,7 +39,9 @@ def find_paddle(python):
         raise BuildError(f"--paddle-python {python}: ended with status {error.returncode}") from None
     origin = found.stdout.strip()
     if not origin:
-        raise BuildError(f"{python} has no paddle: pip install paddlepaddle into it, or name another with --paddle-python")
+        raise BuildError(
+            f"{python} has no paddle: pip install paddlepaddle into it, or name another with --paddle-python"
+        )
     folder = pathlib.Path(origin).parent
     text = (folder / "version" / "__init__.py").read_text(encoding="utf-8")
     version = re.search(r"^full_version\s*=\s*'([^']+)'", text, re.MULTILINE)
@@ -62,7 +65,12 @@ def link_flags(paddle):
     """Paddle's own libraries: which there are differs from version to version."""
     libraries = [paddle / "base" / "libpaddle.so"]
     libraries += [paddle / "libs" / name for name in ("libphi_core.so", "libcommon.so", "libphi.so")]
-    return ["-Wl,--unresolved-symbols=ignore-all", *(str(lib) for lib in libraries if lib.exists()), "-ldl", "-lpthread"]
+    return [
+        "-Wl,--unresolved-symbols=ignore-all",
+        *(str(lib) for lib in libraries if lib.exists()),
+        "-ldl",
+        "-lpthread",
+    ]
 
 
 def fingerprint(command_parts, paddle):
@@ -112,7 +120,9 @@ def build(python, output):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--paddle-python", default=sys.executable, metavar="PYTHON", help="interpreter that has paddlepaddle")
+    parser.add_argument(
+        "--paddle-python", default=sys.executable, metavar="PYTHON", help="interpreter that has paddlepaddle"
+    )
     parser.add_argument("--output", default=str(HERE.parents[1] / "build" / "simgpu"), metavar="FOLDER")
     options = parser.parse_args(arguments)
     try:

@@ -138,7 +138,8 @@ def test_inactive_without_the_launcher(world, order):
 
 
 def test_asking_for_the_spec_changes_nothing(world):
-    code = "import importlib.util as u; s = u.find_spec('paddle'); print(json.dumps([s.origin, os.environ.get('CUSTOM_DEVICE_ROOT')]))"
+    code = "import importlib.util as u; s = u.find_spec('paddle')\n"
+    code += "print(json.dumps([s.origin, os.environ.get('CUSTOM_DEVICE_ROOT')]))"
     (origin, root), said = python(world, ["alias"], code)
     assert origin == str(world / "lib" / "paddle" / "__init__.py") and root is None and said == ""
 

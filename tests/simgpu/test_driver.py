@@ -149,7 +149,10 @@ def test_copies_stay_inside_a_block(driver):
     assert driver.write(address + 999, b"xy") == INVALID_VALUE
     assert driver.read(address + 999, 1) == b"x"
     assert driver.lib.cuMemsetD8_v2(ctypes.c_uint64(address + 1), ctypes.c_ubyte(7), ctypes.c_size_t(999)) == SUCCESS
-    assert driver.lib.cuMemsetD8_v2(ctypes.c_uint64(address + 1), ctypes.c_ubyte(7), ctypes.c_size_t(1000)) == INVALID_VALUE
+    assert (
+        driver.lib.cuMemsetD8_v2(ctypes.c_uint64(address + 1), ctypes.c_ubyte(7), ctypes.c_size_t(1000))
+        == INVALID_VALUE
+    )
     assert driver.read(address, 1000) == b"x" + b"\7" * 999
     other = driver.alloc(1000)
     n = ctypes.c_size_t(1000)
@@ -233,7 +236,9 @@ def test_the_32_bit_entry_points(driver):
     assert driver.lib.cuMemGetInfo(ctypes.byref(size), ctypes.byref(total)) == SUCCESS
     assert (size.value, total.value) == (2**30 - 5120, 2**30)
     pitch = ctypes.c_uint()
-    assert driver.lib.cuMemAllocPitch(ctypes.byref(base), ctypes.byref(pitch), 100, 2, 4) == SUCCESS and pitch.value == 512
+    assert (
+        driver.lib.cuMemAllocPitch(ctypes.byref(base), ctypes.byref(pitch), 100, 2, 4) == SUCCESS and pitch.value == 512
+    )
     assert driver.lib.cuMemFree(base) == SUCCESS and driver.lib.cuMemFree(address) == SUCCESS
     assert driver.used() == 0
 

@@ -40,14 +40,16 @@ def test_output_and_input_pass_through(simgpu):
 
 
 def test_options_after_the_dashes_are_the_commands(simgpu):
-    job = simgpu("--memory", "16MiB", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--memory", "--", "-x")
+    job = simgpu(
+        "--memory", "16MiB", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--memory", "--", "-x"
+    )
     assert job.stdout == "['--memory', '--', '-x']\n"
 
 
 def test_what_the_command_finds_in_its_environment(simgpu):
-    options = ["--memory", "16MiB", "--devices", "2", "--granularity", "2MiB", "--fail-at", "3:2,9", "--fail-every", "7"]
-    options += ["--fail-size", "1GiB", "--retry-ms", "100", "--bind", "dlsym", "--protect", "--poison", "--stats", "--log", "x"]
-    job = simgpu(*options, "--", sys.executable, "-S", "-c", SHOW, PYTHONPATH="/mine", LD_LIBRARY_PATH="/lib")
+    options = "--memory 16MiB --devices 2 --granularity 2MiB --fail-at 3:2,9 --fail-every 7 --fail-size 1GiB"
+    options += " --retry-ms 100 --bind dlsym --protect --poison --stats --log x"
+    job = simgpu(*options.split(), "--", sys.executable, "-S", "-c", SHOW, PYTHONPATH="/mine", LD_LIBRARY_PATH="/lib")
     seen = json.loads(job.stdout)
     assert {name: value for name, value in seen.items() if name.startswith("SIMGPU_")} == {
         "SIMGPU_BUILD": HERE["SIMGPU_BUILD"],

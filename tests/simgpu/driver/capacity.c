@@ -71,11 +71,17 @@ bool sim_capacity_context(int device, bool take) {
   return true;
 }
 
-uint64_t sim_capacity_total(int device) { return account(device)->total; }
+uint64_t sim_capacity_total(int device) {
+  return account(device)->total;
+}
 
-uint64_t sim_capacity_used(int device) { return used(account(device)); }
+uint64_t sim_capacity_used(int device) {
+  return used(account(device));
+}
 
-uint64_t sim_capacity_live(int device) { return account(device)->live; }
+uint64_t sim_capacity_live(int device) {
+  return account(device)->live;
+}
 
 uint64_t sim_capacity_peak(int device, bool reset) {
   struct account *a = account(device);
@@ -85,4 +91,6 @@ uint64_t sim_capacity_peak(int device, bool reset) {
   return peak;
 }
 
-void sim_capacity_set(int device, uint64_t bytes) { account(device)->total = bytes; }
+void sim_capacity_set(int device, uint64_t bytes) {
+  account(device)->total = bytes;
+}

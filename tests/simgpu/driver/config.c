@@ -1,6 +1,6 @@
 /*
- * config.c - the SIMGPU_* variables (simgpu.h lists them). A wrong value is one line on stderr that names the variable, the
- * value and what is allowed; the default is then used. Depends on libc alone and never ends the process.
+ * config.c - the SIMGPU_* variables (simgpu.h lists them). A wrong value is one line on stderr that names the variable,
+ * the value and what is allowed; the default is then used. Depends on libc alone and never ends the process.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -37,8 +37,14 @@ static int size(const char *text, uint64_t *out) {
   static const struct {
     const char *name;
     uint64_t bytes;
-  } units[] = {{"", 1},           {"B", 1},           {"KB", 1000},       {"MB", 1000000},
-               {"GB", 1000000000}, {"KIB", 1ull << 10}, {"MIB", 1ull << 20}, {"GIB", 1ull << 30}};
+  } units[] = {{"", 1},
+               {"B", 1},
+               {"KB", 1000},
+               {"MB", 1000000},
+               {"GB", 1000000000},
+               {"KIB", 1ull << 10},
+               {"MIB", 1ull << 20},
+               {"GIB", 1ull << 30}};
   const char *rest;
   uint64_t value;
   if (number(text, &value, &rest))

@@ -1,7 +1,7 @@
 /*
- * context.c - cuInit, contexts, and each thread's stack of them. A context is a handle and an owner of allocations; it costs
- * SIMGPU_CONTEXT_MEMORY once a device. Destroying one, or resetting or releasing the primary one for the last time, frees
- * what it allocated. Handles are never reused, so that a stale one is told from a live one.
+ * context.c - cuInit, contexts, and each thread's stack of them. A context is a handle and an owner of allocations; it
+ * costs SIMGPU_CONTEXT_MEMORY once a device. Destroying one, or resetting or releasing the primary one for the last
+ * time, frees what it allocated. Handles are never reused, so that a stale one is told from a live one.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -43,7 +43,9 @@ CUresult cuInit(unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
-static bool known_device(CUdevice device) { return device >= 0 && device < sim_config()->devices; }
+static bool known_device(CUdevice device) {
+  return device >= 0 && device < sim_config()->devices;
+}
 
 /* Caller holds the lock. */
 static bool is_context(CUcontext context) {
@@ -153,8 +155,12 @@ static CUresult primary_release(CUdevice device) {
   return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return primary_release(device); }
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return primary_release(device); }
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return primary_release(device);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return primary_release(device);
+}
 
 /* Everything the primary context holds is gone; whoever retained it may go on using it, as with cudaDeviceReset(). */
 static CUresult primary_reset(CUdevice device) {
@@ -172,8 +178,12 @@ static CUresult primary_reset(CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxReset(CUdevice device) { return primary_reset(device); }
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { return primary_reset(device); }
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return primary_reset(device);
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return primary_reset(device);
+}
 
 static CUresult primary_set_flags(CUdevice device, unsigned int flags) {
   CUresult result = sim_ready();
@@ -187,8 +197,12 @@ static CUresult primary_set_flags(CUdevice device, unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) { return primary_set_flags(device, flags); }
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) { return primary_set_flags(device, flags); }
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
+  return primary_set_flags(device, flags);
+}
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
+  return primary_set_flags(device, flags);
+}
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active) {
   CUresult result = sim_ready();
@@ -228,8 +242,12 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice device) {
   return result;
 }
 
-CUresult cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice device) { return create(out, flags, device); }
-CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice device) { return create(out, flags, device); }
+CUresult cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice device) {
+  return create(out, flags, device);
+}
+CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice device) {
+  return create(out, flags, device);
+}
 
 static CUresult destroy(CUcontext context) {
   CUresult result = sim_ready();
@@ -248,8 +266,12 @@ static CUresult destroy(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxDestroy(CUcontext context) { return destroy(context); }
-CUresult cuCtxDestroy_v2(CUcontext context) { return destroy(context); }
+CUresult cuCtxDestroy(CUcontext context) {
+  return destroy(context);
+}
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  return destroy(context);
+}
 
 CUresult cuCtxSetCurrent(CUcontext context) {
   CUresult result = sim_ready();
@@ -285,8 +307,12 @@ static CUresult push_checked(CUcontext context) {
   return result ? result : push(context);
 }
 
-CUresult cuCtxPushCurrent(CUcontext context) { return push_checked(context); }
-CUresult cuCtxPushCurrent_v2(CUcontext context) { return push_checked(context); }
+CUresult cuCtxPushCurrent(CUcontext context) {
+  return push_checked(context);
+}
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  return push_checked(context);
+}
 
 static CUresult pop(CUcontext *out) {
   CUresult result = sim_ready();
@@ -300,8 +326,12 @@ static CUresult pop(CUcontext *out) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxPopCurrent(CUcontext *out) { return pop(out); }
-CUresult cuCtxPopCurrent_v2(CUcontext *out) { return pop(out); }
+CUresult cuCtxPopCurrent(CUcontext *out) {
+  return pop(out);
+}
+CUresult cuCtxPopCurrent_v2(CUcontext *out) {
+  return pop(out);
+}
 
 CUresult cuCtxGetDevice(CUdevice *out) {
   CUcontext context;

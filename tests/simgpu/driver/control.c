@@ -3,7 +3,9 @@
  */
 #include "internal.h"
 
-static bool known(int device) { return device >= 0 && device < sim_config()->devices; }
+static bool known(int device) {
+  return device >= 0 && device < sim_config()->devices;
+}
 
 int simgpu_set_capacity(int device, uint64_t bytes) {
   if (!known(device))
@@ -24,9 +26,13 @@ static uint64_t ask(int device, uint64_t (*what)(int)) {
   return value;
 }
 
-uint64_t simgpu_used(int device) { return ask(device, sim_capacity_used); }
+uint64_t simgpu_used(int device) {
+  return ask(device, sim_capacity_used);
+}
 
-uint64_t simgpu_live(int device) { return ask(device, sim_capacity_live); }
+uint64_t simgpu_live(int device) {
+  return ask(device, sim_capacity_live);
+}
 
 uint64_t simgpu_peak(int device, int reset) {
   uint64_t value;

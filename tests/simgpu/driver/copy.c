@@ -1,6 +1,7 @@
 /*
- * copy.c - copies and fills. Both ends of a copy are checked to lie inside one live block where they are device memory; all
- * is done before the call returns, so the asynchronous and the per-thread forms are the same code under other names.
+ * copy.c - copies and fills. Both ends of a copy are checked to lie inside one live block where they are device memory;
+ * all is done before the call returns, so the asynchronous and the per-thread forms are the same code under other
+ * names.
  */
 #include <string.h>
 
@@ -54,11 +55,18 @@ static CUresult fill(uint64_t address, const void *pattern, uint64_t width, uint
   return CUDA_SUCCESS;
 }
 
-/* One operation under all its names: 32-bit, 64-bit, per-thread, and the asynchronous ones with a stream that is ignored. */
+/* One operation under all its names: 32-bit, 64-bit, per-thread, and the asynchronous ones with a stream that is
+ * ignored. */
 #define COPY(name, to_type, from_type, to_expr, from_expr, low_to, low_from)                                           \
-  CUresult name(low_to to, low_from from, unsigned int bytes) { return copy(to_expr, from_expr, bytes); }              \
-  CUresult name##_v2(to_type to, from_type from, size_t bytes) { return copy(to_expr, from_expr, bytes); }             \
-  CUresult name##_v2_ptds(to_type to, from_type from, size_t bytes) { return copy(to_expr, from_expr, bytes); }        \
+  CUresult name(low_to to, low_from from, unsigned int bytes) {                                                        \
+    return copy(to_expr, from_expr, bytes);                                                                            \
+  }                                                                                                                    \
+  CUresult name##_v2(to_type to, from_type from, size_t bytes) {                                                       \
+    return copy(to_expr, from_expr, bytes);                                                                            \
+  }                                                                                                                    \
+  CUresult name##_v2_ptds(to_type to, from_type from, size_t bytes) {                                                  \
+    return copy(to_expr, from_expr, bytes);                                                                            \
+  }                                                                                                                    \
   CUresult name##Async(low_to to, low_from from, unsigned int bytes, CUstream stream) {                                \
     (void)stream;                                                                                                      \
     return copy(to_expr, from_expr, bytes);                                                                            \
@@ -95,7 +103,9 @@ COPY_UNIFIED_ASYNC(cuMemcpyAsync_ptsz)
   CUresult name(CUdeviceptr_v1 to, value_type value, unsigned int count) {                                             \
     return fill(to, &value, sizeof value, count);                                                                      \
   }                                                                                                                    \
-  CUresult name##_v2(CUdeviceptr to, value_type value, size_t count) { return fill(to, &value, sizeof value, count); } \
+  CUresult name##_v2(CUdeviceptr to, value_type value, size_t count) {                                                 \
+    return fill(to, &value, sizeof value, count);                                                                      \
+  }                                                                                                                    \
   CUresult name##_v2_ptds(CUdeviceptr to, value_type value, size_t count) {                                            \
     return fill(to, &value, sizeof value, count);                                                                      \
   }                                                                                                                    \

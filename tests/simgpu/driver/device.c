@@ -1,6 +1,6 @@
 /*
- * device.c - what a device says of itself. The figures are those of a small data-centre card and are not to be relied on,
- * but for memory and the number of devices.
+ * device.c - what a device says of itself. The figures are those of a small data-centre card and are not to be relied
+ * on, but for memory and the number of devices.
  */
 #include <stdio.h>
 #include <string.h>
@@ -120,8 +120,12 @@ static CUresult uuid(CUuuid *out, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid(CUuuid *out, CUdevice device) { return uuid(out, device); }
-CUresult cuDeviceGetUuid_v2(CUuuid *out, CUdevice device) { return uuid(out, device); }
+CUresult cuDeviceGetUuid(CUuuid *out, CUdevice device) {
+  return uuid(out, device);
+}
+CUresult cuDeviceGetUuid_v2(CUuuid *out, CUdevice device) {
+  return uuid(out, device);
+}
 
 CUresult cuDeviceGetPCIBusId(char *out, int room, CUdevice device) {
   CUresult result = check(device, out);

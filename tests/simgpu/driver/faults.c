@@ -34,11 +34,17 @@ bool sim_fault_due(uint64_t bytes) {
          (state.size && bytes >= state.size);
 }
 
-void sim_fault_refused(void) { state.refusals++; }
+void sim_fault_refused(void) {
+  state.refusals++;
+}
 
-uint64_t sim_fault_calls(void) { return state.calls; }
+uint64_t sim_fault_calls(void) {
+  return state.calls;
+}
 
-uint64_t sim_fault_refusals(void) { return state.refusals; }
+uint64_t sim_fault_refusals(void) {
+  return state.refusals;
+}
 
 void sim_fault_at(uint64_t n_from_now, uint64_t count) {
   state.ordered.first = n_from_now ? state.calls + n_from_now : 0;

@@ -1,8 +1,8 @@
 /*
  * internal.h - what the files of the simulated driver share. Names: cu* and simgpu_* are exported, sim_* are not.
  *
- * No entry point calls another one: a preloaded library that exports the same name would see calls that the program never
- * made, which NVIDIA's driver does not do to it either.
+ * No entry point calls another one: a preloaded library that exports the same name would see calls that the program
+ * never made, which NVIDIA's driver does not do to it either.
  */
 #ifndef SIM_INTERNAL_H
 #define SIM_INTERNAL_H
@@ -11,6 +11,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <cudaTypedefs.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,12 +44,14 @@ const struct sim_config *sim_config(void);
 struct CUctx_st {
   uint32_t id;
   int device;
-  bool primary, alive;
+  bool primary;
+  atomic_bool alive;
   unsigned flags;
   struct CUctx_st *next;
 };
 
-/* CUDA_SUCCESS once cuInit() was called in this very process; a forked child is never ready again, as with NVIDIA's driver. */
+/* CUDA_SUCCESS once cuInit() was called in this very process; a forked child is never ready again, as with NVIDIA's
+ * driver. */
 CUresult sim_ready(void);
 
 /* The calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED. */
@@ -122,6 +125,8 @@ bool sim_forked(void);
 /* From cuInit() on, a forked child counts as such. */
 void sim_fork_matters(void);
 
-static inline uint64_t sim_round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+static inline uint64_t sim_round_up(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 #endif

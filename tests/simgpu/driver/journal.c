@@ -1,6 +1,6 @@
 /*
- * journal.c - SIMGPU_LOG, one line an event, and SIMGPU_STATS, one line at exit. Writes with one write() a line, so that
- * several processes may share a file. A log that cannot be opened is said once and then forgotten.
+ * journal.c - SIMGPU_LOG, one line an event, and SIMGPU_STATS, one line at exit. Writes with one write() a line, so
+ * that several processes may share a file. A log that cannot be opened is said once and then forgotten.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,9 +12,7 @@
 
 #include "internal.h"
 
-static struct {
-  int fd; /* 0: not opened yet, -1: none */
-} state;
+static struct { int fd; /* 0: not opened yet, -1: none */ } state;
 
 static int file(void) {
   const char *name = sim_config()->log;

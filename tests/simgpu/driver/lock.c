@@ -14,17 +14,27 @@ static struct {
   atomic_bool forked;
 } state = {.mutex = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
-void sim_lock(void) { pthread_mutex_lock(&state.mutex); }
+void sim_lock(void) {
+  pthread_mutex_lock(&state.mutex);
+}
 
-void sim_unlock(void) { pthread_mutex_unlock(&state.mutex); }
+void sim_unlock(void) {
+  pthread_mutex_unlock(&state.mutex);
+}
 
-bool sim_forked(void) { return atomic_load_explicit(&state.forked, memory_order_relaxed); }
+bool sim_forked(void) {
+  return atomic_load_explicit(&state.forked, memory_order_relaxed);
+}
 
 static void in_child(void) {
   atomic_store(&state.forked, true);
   sim_unlock();
 }
 
-static void watch(void) { pthread_atfork(sim_lock, sim_unlock, in_child); }
+static void watch(void) {
+  pthread_atfork(sim_lock, sim_unlock, in_child);
+}
 
-void sim_fork_matters(void) { pthread_once(&state.once, watch); }
+void sim_fork_matters(void) {
+  pthread_once(&state.once, watch);
+}

@@ -4,8 +4,8 @@
  * entries.def is the only list of what can be looked up. Each line is checked by the compiler against the type that
  * cudaTypedefs.h has for that name and version.
  *
- * As documented for CUDA 12: an unknown name, or a version older than the name, gives no pointer, a status, and success.
- * Where the caller takes no status (always in cuGetProcAddress of CUDA 11) the result is CUDA_ERROR_NOT_FOUND.
+ * As documented for CUDA 12: an unknown name, or a version older than the name, gives no pointer, a status, and
+ * success. Where the caller takes no status (always in cuGetProcAddress of CUDA 11) the result is CUDA_ERROR_NOT_FOUND.
  */
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /*
- * memory.c - allocating and freeing device memory, and what is asked about it. Every successful allocation is one block of
- * space.c, charged to one device by capacity.c, owned by one context.
+ * memory.c - allocating and freeing device memory, and what is asked about it. Every successful allocation is one block
+ * of space.c, charged to one device by capacity.c, owned by one context.
  *
- * The 32-bit entry points of CUDA 2 serve addresses below 4 GiB, from a pool of their own. Managed memory is charged to the
- * device that was current, from the start; a real driver charges it where it is touched.
+ * The 32-bit entry points of CUDA 2 serve addresses below 4 GiB, from a pool of their own. Managed memory is charged to
+ * the device that was current, from the start; a real driver charges it where it is touched.
  */
 #include <string.h>
 
@@ -79,10 +79,14 @@ static void drop_if_owned(const struct sim_place *place, void *context) {
     release(place);
 }
 
-void sim_memory_drop(CUcontext context) { sim_space_each(context->device, drop_if_owned, context); }
+void sim_memory_drop(CUcontext context) {
+  sim_space_each(context->device, drop_if_owned, context);
+}
 
 /* ---- allocating ---- */
-CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) { return allocate(out, bytes, SIM_POOL_DEVICE); }
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
+  return allocate(out, bytes, SIM_POOL_DEVICE);
+}
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned int bytes) {
   CUdeviceptr address = 0;
@@ -134,9 +138,13 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags) {
 }
 
 /* ---- freeing ---- */
-CUresult cuMemFree_v2(CUdeviceptr address) { return give_back(address); }
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  return give_back(address);
+}
 
-CUresult cuMemFree(CUdeviceptr_v1 address) { return give_back(address); }
+CUresult cuMemFree(CUdeviceptr_v1 address) {
+  return give_back(address);
+}
 
 /* ---- asking ---- */
 static CUresult info(uint64_t *left, uint64_t *total) {
@@ -165,7 +173,9 @@ CUresult cuMemGetInfo_v2(size_t *left, size_t *total) {
   return CUDA_SUCCESS;
 }
 
-static unsigned clip(uint64_t value) { return value < UINT32_MAX ? (unsigned)value : UINT32_MAX; }
+static unsigned clip(uint64_t value) {
+  return value < UINT32_MAX ? (unsigned)value : UINT32_MAX;
+}
 
 CUresult cuMemGetInfo(unsigned int *left, unsigned int *total) {
   uint64_t l, t;

@@ -14,9 +14,7 @@ struct piece {
   UT_hash_handle hh;
 };
 
-static struct {
-  struct piece *pieces;
-} state;
+static struct { struct piece *pieces; } state;
 
 static CUresult allocate(void **out, size_t bytes) {
   struct piece *piece;
@@ -44,9 +42,13 @@ CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags) {
   return allocate(out, bytes);
 }
 
-CUresult cuMemAllocHost_v2(void **out, size_t bytes) { return allocate(out, bytes); }
+CUresult cuMemAllocHost_v2(void **out, size_t bytes) {
+  return allocate(out, bytes);
+}
 
-CUresult cuMemAllocHost(void **out, unsigned int bytes) { return allocate(out, bytes); }
+CUresult cuMemAllocHost(void **out, unsigned int bytes) {
+  return allocate(out, bytes);
+}
 
 CUresult cuMemFreeHost(void *pointer) {
   struct piece *piece;

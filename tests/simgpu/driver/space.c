@@ -2,12 +2,13 @@
  * space.c - addresses of the simulated devices, and the host memory behind them. Knows nothing of capacity or contexts'
  * meaning. Callers hold the lock.
  *
- * Addresses come in slabs of 64 MiB-aligned host mappings. A slab serves blocks of one size class, in slots; a block too
- * large for that has a slab of its own. A table with an entry for each 64 MiB of address space leads from any address to its
- * slab, and from there to its block, so all of it takes constant time however many blocks are live, and freed addresses are
- * given out again soon, as a real driver does.
+ * Addresses come in slabs of 64 MiB-aligned host mappings. A slab serves blocks of one size class, in slots; a block
+ * too large for that has a slab of its own. A table with an entry for each 64 MiB of address space leads from any
+ * address to its slab, and from there to its block, so all of it takes constant time however many blocks are live, and
+ * freed addresses are given out again soon, as a real driver does.
  *
- * With SIMGPU_PROTECT a slab is mapped twice: at the device addresses without access, and elsewhere for the driver itself.
+ * With SIMGPU_PROTECT a slab is mapped twice: at the device addresses without access, and elsewhere for the driver
+ * itself.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,13 +20,13 @@
 
 #define SLAB_SHIFT 26
 #define SLAB_BYTES (1ull << SLAB_SHIFT)
-#define ADDRESS_BITS 47                       /* of user space, on x86-64 and on aarch64 where nothing asks for more */
-#define LARGEST_SLOT (SLAB_BYTES / 4)         /* larger blocks have slabs of their own */
-#define SMALLEST_SLOT 512                     /* alignment that cuMemAlloc gives */
-#define LINEAR_TO 4096                        /* classes in steps of 512 up to here, then four a doubling */
+#define ADDRESS_BITS 47               /* of user space, on x86-64 and on aarch64 where nothing asks for more */
+#define LARGEST_SLOT (SLAB_BYTES / 4) /* larger blocks have slabs of their own */
+#define SMALLEST_SLOT 512             /* alignment that cuMemAlloc gives */
+#define LINEAR_TO 4096                /* classes in steps of 512 up to here, then four a doubling */
 #define LINEAR_CLASSES (LINEAR_TO / SMALLEST_SLOT)
-#define CLASSES (LINEAR_CLASSES + 4 * 12)     /* up to 16 MiB */
-#define RETURN_FROM (128u << 10)              /* freed blocks of this size give their host memory back */
+#define CLASSES (LINEAR_CLASSES + 4 * 12) /* up to 16 MiB */
+#define RETURN_FROM (128u << 10)          /* freed blocks of this size give their host memory back */
 
 struct slab {
   uint64_t base, bytes;
@@ -119,7 +120,9 @@ static int map_slab(struct slab *slab) {
   return address ? 0 : -ENOMEM;
 }
 
-static size_t header_bytes(uint32_t slots) { return sizeof(struct slab) + slots * sizeof(struct sim_block); }
+static size_t header_bytes(uint32_t slots) {
+  return sizeof(struct slab) + slots * sizeof(struct sim_block);
+}
 
 static void slab_delete(struct slab *slab) {
   for (uint64_t at = slab->base; at < slab->base + slab->bytes; at += SLAB_BYTES)

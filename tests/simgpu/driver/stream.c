@@ -1,6 +1,6 @@
 /*
- * stream.c - streams and events. Nothing is ever pending, so they only carry a handle that is checked and, for events, the
- * time when they were recorded. The default streams (0, 1 and 2 as handles) are always valid.
+ * stream.c - streams and events. Nothing is ever pending, so they only carry a handle that is checked and, for events,
+ * the time when they were recorded. The default streams (0, 1 and 2 as handles) are always valid.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -71,7 +71,9 @@ static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreate(CUstream *out, unsigned int flags) { return create_stream(out, flags, 0); }
+CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
+  return create_stream(out, flags, 0);
+}
 
 CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority) {
   return create_stream(out, flags, priority);
@@ -95,12 +97,24 @@ static CUresult destroy_stream(CUstream stream) {
   return result;
 }
 
-CUresult cuStreamDestroy(CUstream stream) { return destroy_stream(stream); }
-CUresult cuStreamDestroy_v2(CUstream stream) { return destroy_stream(stream); }
-CUresult cuStreamSynchronize(CUstream stream) { return check_stream(stream); }
-CUresult cuStreamSynchronize_ptsz(CUstream stream) { return check_stream(stream); }
-CUresult cuStreamQuery(CUstream stream) { return check_stream(stream); }
-CUresult cuStreamQuery_ptsz(CUstream stream) { return check_stream(stream); }
+CUresult cuStreamDestroy(CUstream stream) {
+  return destroy_stream(stream);
+}
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  return destroy_stream(stream);
+}
+CUresult cuStreamSynchronize(CUstream stream) {
+  return check_stream(stream);
+}
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+  return check_stream(stream);
+}
+CUresult cuStreamQuery(CUstream stream) {
+  return check_stream(stream);
+}
+CUresult cuStreamQuery_ptsz(CUstream stream) {
+  return check_stream(stream);
+}
 
 static CUresult wait_event(CUstream stream, CUevent event) {
   CUresult result = check_stream(stream);
@@ -156,8 +170,12 @@ static CUresult destroy_event(CUevent event) {
   return result;
 }
 
-CUresult cuEventDestroy(CUevent event) { return destroy_event(event); }
-CUresult cuEventDestroy_v2(CUevent event) { return destroy_event(event); }
+CUresult cuEventDestroy(CUevent event) {
+  return destroy_event(event);
+}
+CUresult cuEventDestroy_v2(CUevent event) {
+  return destroy_event(event);
+}
 
 static CUresult record(CUevent event, CUstream stream) {
   struct timespec now;
@@ -169,10 +187,18 @@ static CUresult record(CUevent event, CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream); }
-CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream); }
-CUresult cuEventQuery(CUevent event) { return check_event(event); }
-CUresult cuEventSynchronize(CUevent event) { return check_event(event); }
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return record(event, stream);
+}
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
+  return record(event, stream);
+}
+CUresult cuEventQuery(CUevent event) {
+  return check_event(event);
+}
+CUresult cuEventSynchronize(CUevent event) {
+  return check_event(event);
+}
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
   CUresult result = check_event(start);

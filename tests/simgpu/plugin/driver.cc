@@ -32,7 +32,9 @@ bool Complain(const char *what, const char *detail) {
   return false;
 }
 
-template <typename F> void Set(F *field, void *function) { *field = reinterpret_cast<F>(function); }
+template <typename F> void Set(F *field, void *function) {
+  *field = reinterpret_cast<F>(function);
+}
 
 bool BindBySymbol(void *handle) {
 #define DRIVER(field, symbol, bare)                                                                                    \
@@ -110,7 +112,9 @@ Result Use(int device) {
   return driver.set_current(context);
 }
 
-int Current() { return current; }
+int Current() {
+  return current;
+}
 
 int DeviceCount() {
   if (state.count == 0) {

@@ -1,5 +1,5 @@
-// driver.h - the CUDA driver as the plug-in sees it: a table of functions, bound in one of the three ways that programs use.
-// Knows nothing of Paddle.
+// driver.h - the CUDA driver as the plug-in sees it: a table of functions, bound in one of the three ways that programs
+// use. Knows nothing of Paddle.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,9 +31,9 @@ struct Driver {
 
 extern Driver driver;
 
-// Fills the table. SIMGPU_BIND says how: getproc (default; dlopen, then everything by cuGetProcAddress_v2, as libcudart does),
-// dlsym (single names by handle, as cuDNN does), linked (plain symbols, as a program linked with -lcuda). False, after one
-// line on stderr, when the driver is not there.
+// Fills the table. SIMGPU_BIND says how: getproc (default; dlopen, then everything by cuGetProcAddress_v2, as libcudart
+// does), dlsym (single names by handle, as cuDNN does), linked (plain symbols, as a program linked with -lcuda). False,
+// after one line on stderr, when the driver is not there.
 bool Bind();
 
 // Makes a device's primary context current on this thread, retaining it the first time.

@@ -1,7 +1,8 @@
-// kernels.cc - the operators for which Paddle does not fall back to a CPU kernel as it should: contiguous and strided_copy
-// (needed with FLAGS_use_stride_kernel, on by default) and, from Paddle 3, fill (the backward of slices) have no fall-back;
-// full has one that writes to device memory straight from the CPU when Paddle itself sets a tensor to a constant. These reach
-// device memory through the driver alone, so they work where it is unreadable to the process.
+// kernels.cc - the operators for which Paddle does not fall back to a CPU kernel as it should: contiguous and
+// strided_copy (needed with FLAGS_use_stride_kernel, on by default) and, from Paddle 3, fill (the backward of slices)
+// have no fall-back; full has one that writes to device memory straight from the CPU when Paddle itself sets a tensor
+// to a constant. These reach device memory through the driver alone, so they work where it is unreadable to the
+// process.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -17,7 +18,8 @@ using Buffer = std::unique_ptr<char[]>;
 
 static Buffer Fetch(int device, const void *from, int64_t bytes) {
   Buffer buffer(new char[bytes]);
-  PD_CHECK(Use(device) == kSuccess && driver.to_host(buffer.get(), reinterpret_cast<uintptr_t>(from), bytes) == kSuccess,
+  PD_CHECK(Use(device) == kSuccess &&
+               driver.to_host(buffer.get(), reinterpret_cast<uintptr_t>(from), bytes) == kSuccess,
            "simgpu: cuMemcpyDtoH of ", bytes, " bytes failed");
   return buffer;
 }
@@ -134,7 +136,8 @@ void StridedCopy(const Context &, const phi::DenseTensor &input, const std::vect
   Store(device, target, result.get(), to.Span() * sizeof(T));
 }
 
-template <typename T, typename Context> void SetAll(const Context &context, const phi::Scalar &value, phi::DenseTensor *out) {
+template <typename T, typename Context>
+void SetAll(const Context &context, const phi::Scalar &value, phi::DenseTensor *out) {
   T *to = context.template Alloc<T>(out);
   const int64_t count = out->numel();
   if (count == 0)
@@ -147,7 +150,8 @@ template <typename T, typename Context> void SetAll(const Context &context, cons
 }
 
 template <typename T, typename Context>
-void Full(const Context &context, const phi::IntArray &shape, const phi::Scalar &value, phi::DataType, phi::DenseTensor *out) {
+void Full(const Context &context, const phi::IntArray &shape, const phi::Scalar &value, phi::DataType,
+          phi::DenseTensor *out) {
   out->Resize(phi::make_ddim(shape.GetData()));
   SetAll<T>(context, value, out);
 }

@@ -1,6 +1,6 @@
 /*
- * linked.c - binds the driver as a program linked with -lcuda does: plain undefined symbols, resolved by the dynamic linker in
- * the global scope, so a preload that exports them comes first. Loaded by driver.cc for SIMGPU_BIND=linked.
+ * linked.c - binds the driver as a program linked with -lcuda does: plain undefined symbols, resolved by the dynamic
+ * linker in the global scope, so a preload that exports them comes first. Loaded by driver.cc for SIMGPU_BIND=linked.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>

@@ -1,13 +1,13 @@
-// runtime.cc - Paddle's custom-device interface (device_ext.h) for the device type "gpu": memory and copies come from the
-// driver, streams and events are always idle, every operator but those of kernels.cc falls back to its CPU kernel.
+// runtime.cc - Paddle's custom-device interface (device_ext.h) for the device type "gpu": memory and copies come from
+// the driver, streams and events are always idle, every operator but those of kernels.cc falls back to its CPU kernel.
 //
 // Built once for each Paddle version: the layout of C_DeviceInterface differs.
 //
-// Out of memory is answered with success and a null pointer: only then does Paddle's allocator free its idle chunks, ask
-// again (four times in all), and raise the MemoryError of a real GPU. An error status becomes a bare OSError.
+// Out of memory is answered with success and a null pointer: only then does Paddle's allocator free its idle chunks,
+// ask again (four times in all), and raise the MemoryError of a real GPU. An error status becomes a bare OSError.
 //
-// Paddle puts no retry allocator in front of a custom device, as it does for a real GPU. SIMGPU_RETRY_MS imitates it: after
-// the fourth refusal in a row of the same size, wait so many milliseconds and ask four times more.
+// Paddle puts no retry allocator in front of a custom device, as it does for a real GPU. SIMGPU_RETRY_MS imitates it:
+// after the fourth refusal in a row of the same size, wait so many milliseconds and ask four times more.
 #include <unistd.h>
 
 #include <cstdio>
@@ -24,15 +24,27 @@ namespace {
 
 constexpr int kAttempts = 4; // of Paddle's allocators for one request
 
-C_Status Status(Result result) { return result == kSuccess ? C_SUCCESS : C_ERROR; }
+C_Status Status(Result result) {
+  return result == kSuccess ? C_SUCCESS : C_ERROR;
+}
 
-Address ToAddress(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+Address ToAddress(const void *pointer) {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
 
 // ---- devices ----
-C_Status Initialize() { return Bind() ? Status(driver.init(0)) : C_ERROR; }
-C_Status Finalize() { return C_SUCCESS; }
-C_Status SetDevice(const C_Device device) { return Status(Use(device->id)); }
-C_Status DeinitDevice(const C_Device) { return C_SUCCESS; }
+C_Status Initialize() {
+  return Bind() ? Status(driver.init(0)) : C_ERROR;
+}
+C_Status Finalize() {
+  return C_SUCCESS;
+}
+C_Status SetDevice(const C_Device device) {
+  return Status(Use(device->id));
+}
+C_Status DeinitDevice(const C_Device) {
+  return C_SUCCESS;
+}
 
 C_Status GetDevice(const C_Device device) {
   device->id = Current();
@@ -74,9 +86,15 @@ C_Status DestroyStream(const C_Device, C_Stream stream) {
   std::free(stream);
   return C_SUCCESS;
 }
-C_Status QueryStream(const C_Device, C_Stream) { return C_SUCCESS; }
-C_Status SyncStream(const C_Device, C_Stream) { return C_SUCCESS; }
-C_Status StreamWaitEvent(const C_Device, C_Stream, C_Event) { return C_SUCCESS; }
+C_Status QueryStream(const C_Device, C_Stream) {
+  return C_SUCCESS;
+}
+C_Status SyncStream(const C_Device, C_Stream) {
+  return C_SUCCESS;
+}
+C_Status StreamWaitEvent(const C_Device, C_Stream, C_Event) {
+  return C_SUCCESS;
+}
 C_Status AddCallback(const C_Device device, C_Stream stream, C_Callback callback, void *user_data) {
   C_Status status = C_SUCCESS;
   callback(device, stream, user_data, &status);
@@ -90,9 +108,15 @@ C_Status DestroyEvent(const C_Device, C_Event event) {
   std::free(event);
   return C_SUCCESS;
 }
-C_Status RecordEvent(const C_Device, C_Stream, C_Event) { return C_SUCCESS; }
-C_Status QueryEvent(const C_Device, C_Event) { return C_SUCCESS; }
-C_Status SyncEvent(const C_Device, C_Event) { return C_SUCCESS; }
+C_Status RecordEvent(const C_Device, C_Stream, C_Event) {
+  return C_SUCCESS;
+}
+C_Status QueryEvent(const C_Device, C_Event) {
+  return C_SUCCESS;
+}
+C_Status SyncEvent(const C_Device, C_Event) {
+  return C_SUCCESS;
+}
 
 // ---- memory ----
 long RetryMilliseconds() {
@@ -216,7 +240,9 @@ C_Status DriverVersion(size_t *version) {
 }
 
 #if SIMGPU_PADDLE_MAJOR >= 3
-C_Status GetVersion(const C_Device, size_t *version) { return DriverVersion(version); }
+C_Status GetVersion(const C_Device, size_t *version) {
+  return DriverVersion(version);
+}
 template <size_t value> C_Status Say(const C_Device, size_t *out) {
   *out = value;
   return C_SUCCESS;
@@ -226,7 +252,9 @@ template <bool value> C_Status SayIf(const C_Device, bool *out) {
   return C_SUCCESS;
 }
 #else
-C_Status GetVersion(size_t *version) { return DriverVersion(version); }
+C_Status GetVersion(size_t *version) {
+  return DriverVersion(version);
+}
 template <size_t value> C_Status Say(size_t *out) {
   *out = value;
   return C_SUCCESS;

@@ -6,6 +6,7 @@ a CPU build with a custom device.
 
 Test equipment: nothing of bsguard's own work may depend on it.
 """
+
 import os
 import re
 import sys

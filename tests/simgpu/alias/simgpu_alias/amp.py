@@ -2,6 +2,7 @@
 
 That is said once, in a warning. The loss scaler stays on, as it would on a GPU; parameters keep float32 under O2 too.
 """
+
 import contextlib
 import functools
 import inspect

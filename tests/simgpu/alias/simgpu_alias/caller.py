@@ -1,4 +1,5 @@
 """Who is asking: the user's script, or Paddle itself? Paddle's code must go on seeing a CPU build."""
+
 import sys
 
 __all__ = ["asked_by_user"]

@@ -1,4 +1,5 @@
 """The simulated driver, asked directly: for what Paddle does not say of a custom device. Sizes in bytes."""
+
 import ctypes
 
 __all__ = ["free_and_total", "peak", "total", "used"]

@@ -3,6 +3,7 @@
 Each finder asks those behind it in ``sys.meta_path`` for the spec, and wraps whatever loader it is given. So two hooks nest,
 and neither hides the other. Depends on the standard library alone.
 """
+
 import sys
 
 __all__ = ["install"]

@@ -3,6 +3,7 @@
 Paddle 3 keeps allocator statistics of a custom device; Paddle 2 does not, there the driver's figures stand for both what is
 allocated and what is reserved. All sizes in bytes.
 """
+
 import types
 
 from . import driver

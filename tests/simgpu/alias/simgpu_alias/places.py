@@ -1,4 +1,5 @@
 """Names of the device: "gpu:0" and "cuda", CUDAPlace, Tensor.cuda(), is_compiled_with_cuda() and GPU-only flags."""
+
 import os
 import sys
 
