@@ -1,6 +1,6 @@
-"""Small jobs that use an autograd graph in every way that a cut could break. Run as: transparent.py CASE
+"""Small jobs that use an autograd graph in every way that a cut could break. Run as: transparent.py CASE, or --all
 
-Prints one line of JSON: the absolute sums of all gradients, whatever else the case looked at, and the exception where one
+Prints one line of JSON (with --all, by case): the absolute sums of all gradients, whatever else the case looked at, and the exception where one
 came through. It knows nothing of bsguard: the test compares a run under the preload with a plain one.
 """
 
@@ -337,11 +337,9 @@ CASES = [
 ]  # fmt: skip
 
 
-def main():
-    case = sys.argv[1]
-    if case == "--list":
-        print(json.dumps(CASES))
-        return
+def run(case):
+    """One case from a fresh state; what it left, as JSON-able values."""
+    seen.clear()
     paddle.seed(1)
     np.random.seed(1)
     kinds = {"class_weights": Weighted, "square_mask": Attention}
@@ -354,8 +352,11 @@ def main():
         lines = str(error).strip().splitlines() or [""]
         result["exception"] = [type(error).__name__, lines[0][:200]]
     result["gradients"] = [None if p.grad is None else repr(float(p.grad.abs().sum())) for p in net.parameters()]
-    result["seen"] = seen
-    print(json.dumps(result))
+    result["seen"] = dict(seen)
+    return result
 
 
-main()
+if sys.argv[1] == "--all":
+    print(json.dumps({case: run(case) for case in CASES}))
+else:
+    print(json.dumps(run(sys.argv[1])))
