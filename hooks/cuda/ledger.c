@@ -46,7 +46,7 @@ static struct {
   _Atomic(const UT_hash_bucket *) buckets; /* where the table's buckets were last seen, and how many: see expect() */
   _Atomic uint32_t bucket_count;
   struct entry *table;
-  struct entry anchor; /* always in the table: uthash unmaps an empty one, and each next allocation would map it anew */
+  struct entry anchor; /* stays in the table: see make_table() */
   struct bsg_slab slab;
   struct bsg_totals totals[BSG_MAX_DEVICES];
   uint64_t missed;
@@ -74,7 +74,8 @@ static void to_fact(const struct entry *entry, struct bsg_holder_fact *out) {
 static void expect(uint32_t hash) {
   const UT_hash_bucket *buckets = atomic_load_explicit(&state.buckets, memory_order_relaxed);
   uint32_t count = atomic_load_explicit(&state.bucket_count, memory_order_relaxed);
-  __builtin_prefetch(&buckets[hash & (count - 1)]);
+  if (buckets)
+    __builtin_prefetch(&buckets[hash & (count - 1)]);
 }
 
 static struct entry *find(uint64_t address, uint32_t hash) {
@@ -83,21 +84,50 @@ static struct entry *find(uint64_t address, uint32_t hash) {
   return entry;
 }
 
+/*
+ * uthash also keeps its entries in a list, in the order in which they came. Nobody asks for it here, and keeping it
+ * costs two cache misses at each removal: entries are linked into their buckets only, by the macros that uthash uses
+ * itself. The anchor, added in the ordinary way, holds the table, and is its list's only member.
+ */
+static int make_table(void) {
+  HASH_ADD_BYHASHVALUE(hh, state.table, address, sizeof state.anchor.address, mix_address(0), (&state.anchor));
+  return state.anchor.hh.tbl ? 0 : -ENOMEM;
+}
+
+static UT_hash_bucket *bucket_of(uint32_t hash) {
+  UT_hash_table *table = state.anchor.hh.tbl;
+  unsigned bucket;
+  HASH_TO_BKT(hash, table->num_buckets, bucket);
+  return &table->buckets[bucket];
+}
+
+/* -ENOMEM: a larger table could not be had, and the entry is not in it. */
+static int insert(struct entry *entry, uint32_t hash) {
+  UT_hash_table *table = state.anchor.hh.tbl;
+  int oomed = 0;
+
+  entry->hh.tbl = table;
+  entry->hh.key = &entry->address;
+  entry->hh.keylen = sizeof entry->address;
+  entry->hh.hashv = hash;
+  table->num_items++;
+  HASH_ADD_TO_BKT((*bucket_of(hash)), hh, &entry->hh, oomed);
+  if (oomed) {
+    table->num_items--;
+    return -ENOMEM;
+  }
+  atomic_store_explicit(&state.buckets, table->buckets, memory_order_relaxed);
+  atomic_store_explicit(&state.bucket_count, table->num_buckets, memory_order_relaxed);
+  return 0;
+}
+
 static void drop(struct entry *entry) {
   struct bsg_totals *totals = &state.totals[entry->device];
-  HASH_DEL(state.table, entry);
+  HASH_DEL_IN_BKT((*bucket_of(entry->hh.hashv)), &entry->hh);
+  state.anchor.hh.tbl->num_items--;
   totals->live_bytes -= entry->bytes;
   totals->live_count--;
   bsg_slab_give(&state.slab, entry);
-}
-
-static int insert(struct entry *entry, uint32_t hash) {
-  HASH_ADD_BYHASHVALUE(hh, state.table, address, sizeof entry->address, hash, entry);
-  if (!entry->hh.tbl) /* uthash had no memory, and left the entry out */
-    return -ENOMEM;
-  atomic_store_explicit(&state.buckets, entry->hh.tbl->buckets, memory_order_relaxed);
-  atomic_store_explicit(&state.bucket_count, entry->hh.tbl->num_buckets, memory_order_relaxed);
-  return 0;
 }
 
 /* Caller holds the lock. */
@@ -105,7 +135,7 @@ static int enter(const struct bsg_holder_fact *allocation, uint32_t hash) {
   struct entry *entry = find(allocation->address, hash);
   struct bsg_totals *totals = &state.totals[allocation->device];
 
-  if (!state.table && insert(&state.anchor, mix_address(0)) != 0)
+  if (!state.table && make_table() != 0)
     goto missed;
   if (entry)
     drop(entry);
@@ -198,20 +228,30 @@ void bsg_ledger_step(int device) {
   pthread_mutex_unlock(&state.lock);
 }
 
+/* Keeps the largest seen so far in order, at most `room`. Returns how many there are now. */
+static int keep_largest(const struct entry *entry, struct bsg_holder_fact *out, int count, int room) {
+  int at;
+  if (count == room && (room == 0 || entry->bytes <= out[room - 1].bytes))
+    return count;
+  at = count < room ? count++ : room - 1;
+  for (; at > 0 && out[at - 1].bytes < entry->bytes; at--)
+    out[at] = out[at - 1];
+  to_fact(entry, &out[at]);
+  return count;
+}
+
 int bsg_ledger_largest(int device, struct bsg_holder_fact *out, int room) {
+  const UT_hash_table *table;
   int count = 0;
+
   pthread_mutex_lock(&state.lock);
-  for (const struct entry *entry = state.table; entry; entry = entry->hh.next) {
-    int at;
-    if (entry == &state.anchor || (device >= 0 && entry->device != device))
-      continue;
-    if (count == room && (room == 0 || entry->bytes <= out[room - 1].bytes))
-      continue;
-    at = count < room ? count++ : room - 1;
-    for (; at > 0 && out[at - 1].bytes < entry->bytes; at--)
-      out[at] = out[at - 1];
-    to_fact(entry, &out[at]);
-  }
+  table = state.anchor.hh.tbl;
+  for (unsigned i = 0; table && i < table->num_buckets; i++)
+    for (const UT_hash_handle *hh = table->buckets[i].hh_head; hh; hh = hh->hh_next) {
+      const struct entry *entry = ELMT_FROM_HH(table, hh);
+      if (entry != &state.anchor && (device < 0 || entry->device == device))
+        count = keep_largest(entry, out, count, room);
+    }
   pthread_mutex_unlock(&state.lock);
   return count;
 }
