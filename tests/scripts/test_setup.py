@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from support import venvs
+from support import building, packages, venvs
 from support.clean import tool_environment
 from support.environ import job_environment
 from support.steps import Failed, Steps
@@ -141,3 +141,41 @@ def test_a_program_that_is_not_there(steps):
     with pytest.raises(Failed, match="this failed with exit status 127: no-such-program"):
         steps.run(["no-such-program"])
     assert steps.run(["false"], check=False) == 1
+
+
+def test_without_root_it_says_what_to_install(steps, monkeypatch):
+    monkeypatch.setattr(packages, "missing_packages", lambda: ["gcc", "uthash-dev"])
+    monkeypatch.setattr(packages, "_root_command", lambda: None)
+    with pytest.raises(Failed) as failure:
+        packages.ensure_packages(steps)
+    assert str(failure.value).splitlines() == [
+        "please install these Debian packages (or what your system calls them): gcc uthash-dev",
+        "  e.g. sudo apt-get install gcc uthash-dev",
+    ]
+
+
+def test_nothing_is_installed_where_nothing_is_missing(steps, monkeypatch):
+    monkeypatch.setattr(packages, "missing_packages", lambda: [])
+    monkeypatch.setattr(packages, "_root_command", lambda: pytest.fail("asked for root"))
+    packages.ensure_packages(steps)
+
+
+def test_the_first_build_after_a_change_is_not_skipped(tmp_path):
+    file = tmp_path / "a.c"
+    file.write_text("int a;\n")
+    before = building.fingerprint([file])
+    assert building.fingerprint([file]) == before
+    file.write_text("int b;\n")
+    assert building.fingerprint([file]) != before
+    assert building.fingerprint([file, tmp_path / "gone.c"]) == building.fingerprint([file])
+    assert building.fingerprint([file], "cmake") != building.fingerprint([file])
+
+
+def test_every_source_is_watched(repo):
+    files = set(building.source_files())
+    assert {
+        repo / "CMakeLists.txt",
+        repo / "shim" / "bsguard.h",
+        repo / "tests" / "simgpu" / "build_plugin.py",
+    } <= files
+    assert not any("__pycache__" in path.parts for path in files)
