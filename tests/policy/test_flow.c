@@ -134,6 +134,21 @@ TEST(oom_decision_applied_step_in_this_order) {
   CHECK_HAS(last_line(), "1 OOM met, 1 step rescued, micro-batch 16 of 32 (accumulation 2); files in /");
 }
 
+TEST(a_step_is_rescued_once_and_only_if_it_ends) {
+  fixture_start(BSG_MODE_GUARD);
+  boundary(0, "Net", "float32[8]", 64, BSG_PHASE_FORWARD);
+  terminal(64, BSG_PHASE_FORWARD, BSG_EXACT);
+  terminal(64, BSG_PHASE_BACKWARD, BSG_EXACT); /* two in one step */
+  end_step();
+  end_step();
+  terminal(64, BSG_PHASE_FORWARD, BSG_EXACT);
+  bsg_policy_unrescued(fixture.policy, now(), 0, "x", (struct bsg_where){3, BSG_PHASE_FORWARD});
+  end_step();
+  stop();
+  CHECK_HAS(event_of("stop", 0), "\"ooms\":3,\"absorbed\":0,\"rescued_steps\":1,");
+  CHECK_HAS(last_line(), "3 OOMs met, 1 step rescued, 1 not saved, micro-batch 8 of 64 (accumulation 8)");
+}
+
 TEST(sequence_rises_by_one_down_to_the_floor) {
   fixture_start(BSG_MODE_GUARD);
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);

@@ -5,6 +5,7 @@
 /* As fixture_start(), without an adapter. */
 static void start_alone(enum bsg_mode mode) {
   fixture_open(mode);
+  fixture.freed_bytes = 7 * GIB; /* the job has been running for a while */
   use_device(0);
 }
 
@@ -75,6 +76,29 @@ TEST(a_smaller_refusal_that_was_met_is_not_blamed_for_a_larger_request) {
   CHECK_HAS(event_of("oom", 0), "\"api\":null,\"request_bytes\":67108864,\"attempts\":0");
   end_step();
   CHECK_INT(events_of("absorbed"), 1);
+}
+
+TEST(the_last_refusal_is_blamed) {
+  fixture_start(BSG_MODE_GUARD);
+  boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
+  refuse(64 * MIB, 7);
+  refuse(8 * MIB, 7);
+  refuse(8 * MIB, 7);
+  terminal(32, BSG_PHASE_FORWARD, BSG_EXACT);
+  CHECK_HAS(event_of("oom", 0), "\"request_bytes\":8388608,\"attempts\":2,");
+  CHECK(!bsg_policy_waiting(fixture.policy)); /* the larger one was part of the same story */
+  end_step();
+  CHECK_INT(events_of("absorbed"), 0);
+}
+
+TEST(a_refusal_that_was_not_met_is_blamed_whatever_the_framework_says_of_sizes) {
+  fixture_start(BSG_MODE_GUARD);
+  boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
+  refuse(2 * MIB, 7);
+  struct bsg_oom oom = {
+      .size = sizeof(oom), .boundary = "Net", .signature = "float32[8]", .batch = 32, .request_bytes = 64 * MIB};
+  bsg_policy_terminal(fixture.policy, now(), &oom, (struct bsg_where){1, BSG_PHASE_FORWARD}, NULL);
+  CHECK_HAS(event_of("oom", 0), "\"api\":\"cuMemAlloc_v2\",\"request_bytes\":2097152,\"attempts\":1");
 }
 
 TEST(what_is_left_at_the_end_of_a_step_was_absorbed) {

@@ -204,6 +204,16 @@ TEST(another_file_in_its_place_is_not_written) {
   CHECK_TEXT(read_file("events.jsonl"), "mine\n");
 }
 
+TEST(a_link_to_our_own_file_is_not_followed_either) {
+  fixture_open(BSG_MODE_GUARD);
+  CHECK_INT(make(fixture.parent, -1), 0);
+  CHECK_INT(bsg_runfolder_append(&folder, "1\n", 2), 0);
+  CHECK_INT(rename(path_of("events.jsonl"), path_of("old.jsonl")), 0);
+  CHECK_INT(symlink("old.jsonl", path_of("events.jsonl")), 0);
+  close(folder.events.fd);
+  CHECK_INT(bsg_runfolder_append(&folder, "2\n", 2), -ELOOP);
+}
+
 TEST(descriptors_do_not_reach_programs_that_the_job_starts) {
   fixture_open(BSG_MODE_GUARD);
   CHECK_INT(make(fixture.parent, -1), 0);
