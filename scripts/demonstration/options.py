@@ -72,8 +72,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--real", action="store_true", help="use the NVIDIA GPU of this machine")
     parser.add_argument(
         "--python",
-        default="python3",
         metavar="PYTHON",
-        help="with --real: a Python that has a CUDA build of Paddle, and scikit-learn (default: python3)",
+        help="a Python that has Paddle and scikit-learn, to run the job with (default: that of .venv; with --real: "
+        "python3, whose Paddle must be a CUDA build)",
     )
     return parser

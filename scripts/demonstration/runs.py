@@ -53,12 +53,31 @@ class Run:
         return found[-1] if found else None
 
 
+def why_not(python: Path, check: str) -> Optional[str]:
+    """The last line of what a Python says when it runs `check` and fails; None where it does not fail."""
+    try:
+        done = subprocess.run(
+            [str(python), "-c", check], env=job_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+    except OSError as error:
+        return error.strerror
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+
+
 class Simulated:
     """Runs on the simulated GPU: real Paddle, real numbers, device memory of any size."""
 
     enough_bytes = 2**30
     device = "simulated GPU"
     job_options: tuple[str, ...] = ()
+
+    @staticmethod
+    def why_not(python: Path) -> Optional[str]:
+        """Why this Python cannot run the job; None where it can."""
+        find = "import importlib.util as u\nassert u.find_spec({0!r}), 'it has no {0}'\n"
+        return why_not(python, find.format("paddle") + find.format("sklearn"))
 
     def __init__(self, python: Path) -> None:
         self.python = python
@@ -84,6 +103,16 @@ class Real:
     device = "real GPU"
     job_options = ("--batch-size", "512", "--width", "96")
 
+    @staticmethod
+    def why_not(python: Path) -> Optional[str]:
+        """Why this Python cannot train on a real GPU; None where it can."""
+        check = (
+            "import sklearn, paddle\n"
+            "assert paddle.is_compiled_with_cuda(), 'its Paddle has no CUDA'\n"
+            "assert paddle.device.cuda.device_count() > 0, 'there is no NVIDIA GPU'\n"
+        )
+        return why_not(python, check)
+
     def __init__(self, python: Path) -> None:
         self.python = python
 
@@ -98,24 +127,6 @@ class Real:
     def peak_bytes(self, run: Run) -> Optional[int]:
         stops = [event for event in read_events(run.bsguard_folder) if event["type"] == "stop"]
         return stops[-1]["peak_bytes"] if stops else None
-
-
-def why_not_real(python: Path) -> Optional[str]:
-    """Why this Python cannot train on a real GPU; None where it can."""
-    check = (
-        "import sklearn, paddle\n"
-        "assert paddle.is_compiled_with_cuda(), 'its Paddle has no CUDA'\n"
-        "assert paddle.device.cuda.device_count() > 0, 'there is no NVIDIA GPU'\n"
-    )
-    try:
-        done = subprocess.run(
-            [str(python), "-c", check], env=job_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True
-        )
-    except OSError as error:
-        return str(error)
-    if done.returncode == 0:
-        return None
-    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
 def as_typed(words: list[str], variables: dict[str, str]) -> str:

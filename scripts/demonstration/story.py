@@ -110,14 +110,14 @@ def tell(arguments: argparse.Namespace) -> int:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=110)
-    place: Union[runs.Simulated, runs.Real] = runs.Simulated(VENV / "bin" / "python")
-    if arguments.real:
-        python = Path(shutil.which(arguments.python) or arguments.python)
-        why = runs.why_not_real(python)
-        if why:
-            refuse(f"--real cannot be done with {python}: {why} (see --python)")
-            return TRIED_NOT
-        place = runs.Real(python)
+    name = arguments.python or ("python3" if arguments.real else str(VENV / "bin" / "python"))
+    python = Path(shutil.which(name) or name).absolute()  # not resolved: a link into an environment means it
+    kind = runs.Real if arguments.real else runs.Simulated
+    why = kind.why_not(python)
+    if why:
+        refuse(f"{'--real' if arguments.real else 'the demo'} cannot be done with {python}: {why} (see --python)")
+        return TRIED_NOT
+    place = kind(python)
     folder = make_folder(arguments.keep)
     if folder is None:
         return TRIED_NOT

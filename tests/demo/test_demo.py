@@ -1,6 +1,7 @@
 """The demo itself: at 80, 50 and 30 % of the memory that its job takes, it finishes with the results of enough memory."""
 
 import json
+import sys
 
 import pytest
 
@@ -9,10 +10,11 @@ def demo(run_plain, repo, folder, *arguments, timeout=280):
     return run_plain([repo / "scripts" / "demo", "--keep", folder, *arguments], timeout=timeout)
 
 
+@pytest.mark.paddle
 @pytest.mark.parametrize("fraction", ["0.8", "0.5", "0.3"])
 def test_rescue(run_plain, repo, tmp_path, fraction):
     folder = tmp_path / "demo"
-    job = demo(run_plain, repo, folder, "--memory-fraction", fraction)
+    job = demo(run_plain, repo, folder, "--memory-fraction", fraction, "--python", sys.executable)
     assert job.returncode == 0, str(job)
     summary = json.loads((folder / "summary.json").read_text())
     assert len(summary["checks"]) == 7
@@ -58,3 +60,11 @@ def test_real_without_a_gpu_says_so(run_plain, repo, tmp_path):
     assert job.returncode == 2, str(job)
     assert job.stdout == ""
     assert job.stderr.splitlines()[-1].startswith("demo: --real cannot be done with /nowhere/python3: ")
+
+
+def test_a_python_without_paddle_says_so(run_plain, repo, tmp_path):
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    job = demo(run_plain, repo, tmp_path / "demo", "--python", tmp_path / "python")
+    assert job.returncode == 2, str(job)
+    assert job.stderr.splitlines()[-1].endswith(": AssertionError: it has no paddle (see --python)")
