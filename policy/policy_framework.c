@@ -155,10 +155,12 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   bsg_copy_text(p->latest.because, sizeof(p->latest.because), oom.because);
   bsg_copy_text(p->latest.exception, sizeof(p->latest.exception), oom.exception);
 
-  if (verdict == BSG_SHRINK && evaluation) {
+  if (verdict != BSG_SHRINK || !entry) {
+    /* nothing changes */
+  } else if (evaluation) {
     bsg_entry_accept(entry, &after);
     entry->exactness = oom.exactness;
-  } else if (verdict == BSG_SHRINK) {
+  } else {
     shrink_training(p, now, &oom, &record, &before, &after, entry);
   }
   answer(out, (int)verdict, p->sequence, &after);
