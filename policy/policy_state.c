@@ -95,6 +95,7 @@ void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct b
   if (p->refused.taken && oom->trigger.api && seen->device == oom->trigger.device &&
       seen->bytes == oom->trigger.bytes) {
     p->latest = p->refused;
+    p->latest.when = now; /* as in the oom event */
     p->latest.oom = *oom;
   } else {
     bsg_state_picture(p, now, oom, &p->latest);
