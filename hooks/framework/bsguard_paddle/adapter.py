@@ -46,10 +46,11 @@ def _install(paddle):
         core.eager.run_backward = observe.run_backward
         return
 
-    from . import backward, boundary, functional, gradients, partial
+    from . import backward, boundary, functional, gradients, partial, resume
 
     gradients.patch()
     functional.patch()
+    resume.patch(steps.optimizers())
     paddle.nn.Layer.__call__ = boundary.layer_call
     core.eager.run_backward = backward.run_backward
     core.eager.run_partial_grad = partial.run_partial_grad

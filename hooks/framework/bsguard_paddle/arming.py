@@ -35,8 +35,9 @@ class Size:
         peak in this step. Both in bytes."""
         if not self._open:
             return
-        # The framework's peak is that of the whole run: where this step did not raise it, it bounds it from above.
-        self.need = max(0, peak - self._base) if peak else live_peak
+        # Both are bounds from above: the framework's peak is that of the whole run, the driver's counts its cache, with
+        # what fragmentation costs.
+        self.need = max(0, max(peak, live_peak) - self._base)
         self.batch = self._open
         self._open = 0
 

@@ -15,14 +15,15 @@ _depth = _Depth()
 
 def patch():
     """Wraps step() of every optimizer class that Paddle ships, and minimize(), which steps by itself."""
-    for kind in _family(runtime.paddle.optimizer.Optimizer):
+    for kind in optimizers():
         for name in ("step", "minimize"):
             if name in vars(kind):
                 setattr(kind, name, _counted(vars(kind)[name]))
 
 
-def _family(kind):
-    found, queue = [], [kind]
+def optimizers():
+    """Every optimizer class that Paddle ships."""
+    found, queue = [], [runtime.paddle.optimizer.Optimizer]
     while queue:
         one = queue.pop()
         if one not in found:

@@ -1,0 +1,118 @@
+"""An optimizer step that runs out of memory goes on where it stopped: caches are given back, and no parameter is updated
+twice. The micro-batch is never halved for it: the moments do not grow with the batch.
+
+The step has two parts. Clipping and regularisation may scale gradients in place, so they are run again only while no
+gradient has been written to. The update loop remembers which parameters it has updated and passes over them when it is
+run again: that serves where the moments are made, which is where memory is taken. An OOM inside the update of a parameter
+may have come before or after it was written, as may one in a fused update of many: those are not resumed.
+"""
+
+from .oom import Failure, is_oom
+from .runtime import reclaim, runtime
+
+_MOST_ATTEMPTS = 3
+
+_applying = {}  # id of an optimizer whose step runs -> [True once its update loop has begun]
+_updated = {}  # id of an optimizer whose update loop runs -> names of the parameters that it has updated
+_UNCERTAIN = ""  # among them: an update, or what comes after the loop, has begun and not ended
+
+
+def patch(kinds):
+    """Wraps the two parts of the step, and the update of one parameter, in each of these optimizer classes."""
+    for kind in kinds:
+        own = vars(kind)
+        if "_apply_optimize" in own:
+            kind._apply_optimize = _retrying(own["_apply_optimize"])
+        if "_create_optimization_pass" in own:
+            kind._create_optimization_pass = _resuming(own["_create_optimization_pass"])
+        if "_append_optimize_op" in own:
+            kind._append_optimize_op = _once(own["_append_optimize_op"])
+        if "_finish_update" in own:
+            kind._finish_update = _noted(own["_finish_update"])
+
+
+def _versions(optimizer):
+    groups = optimizer._parameter_list or []
+    found = []
+    for entry in groups:
+        for parameter in entry["params"] if isinstance(entry, dict) else [entry]:
+            grad = runtime.paddle.base.core.eager.Tensor.grad.__get__(parameter, type(parameter))
+            found.append(None if grad is None else grad.inplace_version)
+    return found
+
+
+def _retrying(original):
+    def _apply_optimize(self, *args, **kwargs):
+        if id(self) in _applying or not runtime.guarding or not runtime.paddle.in_dynamic_mode():
+            return original(self, *args, **kwargs)
+        before = _versions(self)
+        begun = _applying[id(self)] = [False]
+        try:
+            for attempt in range(1, _MOST_ATTEMPTS + 1):
+                try:
+                    return original(self, *args, **kwargs)
+                except Exception as error:
+                    if begun[0] or not is_oom(error) or attempt == _MOST_ATTEMPTS or _versions(self) != before:
+                        raise
+                    Failure(error)  # lets go of what the traceback holds
+                reclaim()
+        finally:
+            del _applying[id(self)]
+        return None
+
+    _apply_optimize.__doc__ = original.__doc__
+    return _apply_optimize
+
+
+def _resuming(original):
+    def _create_optimization_pass(self, *args, **kwargs):
+        if id(self) in _updated or not runtime.guarding or not runtime.paddle.in_dynamic_mode():
+            return original(self, *args, **kwargs)
+        _updated[id(self)] = set()
+        _applying.get(id(self), [False])[0] = True
+        try:
+            for attempt in range(1, _MOST_ATTEMPTS + 1):
+                try:
+                    return original(self, *args, **kwargs)
+                except Exception as error:
+                    fused = getattr(self, "_use_multi_tensor", False)
+                    uncertain = fused or _UNCERTAIN in _updated[id(self)]
+                    if uncertain or not is_oom(error) or attempt == _MOST_ATTEMPTS:
+                        raise
+                    Failure(error)  # lets go of what the traceback holds
+                reclaim()
+        finally:
+            del _updated[id(self)]
+        return None
+
+    _create_optimization_pass.__doc__ = original.__doc__
+    return _create_optimization_pass
+
+
+def _once(original):
+    def _append_optimize_op(self, block, param_and_grad, *args, **kwargs):
+        done = _updated.get(id(self))
+        if done is None:
+            return original(self, block, param_and_grad, *args, **kwargs)
+        pair = param_and_grad["params"] if isinstance(param_and_grad, dict) else param_and_grad
+        parameter = pair[0]
+        if parameter.name in done:
+            return None
+        done.add(_UNCERTAIN)
+        result = original(self, block, param_and_grad, *args, **kwargs)
+        done.discard(_UNCERTAIN)
+        done.add(parameter.name)
+        return result
+
+    _append_optimize_op.__doc__ = original.__doc__
+    return _append_optimize_op
+
+
+def _noted(original):
+    def _finish_update(self, *args, **kwargs):
+        if id(self) in _updated:
+            _updated[id(self)].add(_UNCERTAIN)
+        return original(self, *args, **kwargs)
+
+    _finish_update.__doc__ = original.__doc__
+    return _finish_update

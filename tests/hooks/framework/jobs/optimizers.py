@@ -1,0 +1,79 @@
+"""Fails each allocation of an optimizer's first steps in turn: optimizers.py NAME [clip] [groups]
+
+Prints one line of JSON: how many allocations the step makes, and for each failed one whether the weights afterwards equal
+those of a run without (the simulated driver is told through its control functions; the training loop itself is ordinary).
+"""
+
+import ctypes
+import json
+import sys
+
+import numpy as np
+import paddle
+import paddle.nn as nn
+import paddle.nn.functional as F
+
+driver = ctypes.CDLL("libcuda.so.1")
+driver.simgpu_calls.restype = ctypes.c_uint64
+driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+
+# Paddle gives up after four refusals of the same request.
+TERMINAL = 4
+
+paddle.set_device("gpu")
+paddle.set_default_dtype("float64")
+name, options = sys.argv[1], sys.argv[2:]
+x = paddle.to_tensor(np.random.RandomState(0).rand(16, 32))
+y = paddle.to_tensor(np.random.RandomState(1).randint(0, 8, (16, 1)))
+
+
+def train(step_to_disturb=None, fail_at=0):
+    """Three steps; returns (weights, allocations made by the disturbed step)."""
+    paddle.seed(3)
+    net = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 40), nn.ReLU(), nn.Linear(40, 8))
+    clip = nn.ClipGradByGlobalNorm(0.5) if "clip" in options else None
+    parameters = net.parameters()
+    if "groups" in options:
+        parameters = [{"params": parameters[:3]}, {"params": parameters[3:], "learning_rate": 0.5}]
+    extra = {"learning_rate": 0.01} if name != "Adadelta" else {"learning_rate": 1.0}
+    if "decay" in options:
+        extra["weight_decay"] = 0.1
+    if name == "Rprop":
+        extra["learning_rate_range"] = (1e-4, 1.0)
+    if name == "ASGD":
+        extra["batch_num"] = 2
+    optimizer = getattr(paddle.optimizer, name)(parameters=parameters, grad_clip=clip, **extra)
+    made = 0
+    for step in range(3):
+        F.cross_entropy(net(x), y).backward()
+        before = driver.simgpu_calls()
+        if step == step_to_disturb and fail_at:
+            paddle.device.cuda.empty_cache()
+            driver.simgpu_fail_at(fail_at, TERMINAL)
+        optimizer.step()
+        driver.simgpu_fail_at(0, 0)
+        if step == step_to_disturb:
+            made = driver.simgpu_calls() - before
+        optimizer.clear_grad()
+    return [p.numpy() for p in net.parameters()], made
+
+
+reference, _ = train()
+train(0, 10**9)  # warm
+result = {"allocations": [], "equal": 0, "different": [], "raised": []}
+for step in (0, 1):
+    _, made = train(step, 10**9)
+    result["allocations"].append(made)
+    for position in range(1, made + 1):
+        try:
+            weights, _ = train(step, position)
+        except MemoryError:
+            driver.simgpu_fail_at(0, 0)
+            result["raised"].append([step, position])
+            continue
+        largest = max(float(np.abs(a - b).max()) for a, b in zip(reference, weights))
+        if largest <= 1e-12:
+            result["equal"] += 1
+        else:
+            result["different"].append([step, position, largest])
+print(json.dumps(result))

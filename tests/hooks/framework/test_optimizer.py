@@ -1,0 +1,32 @@
+"""An OOM in the optimizer's step: resumed where that is certain, the user's exception where it is not, never updated twice."""
+
+import pathlib
+
+import pytest
+
+JOB = pathlib.Path(__file__).parent / "jobs" / "optimizers.py"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("Adam",),
+        ("AdamW", "clip", "groups"),
+        ("Adamax", "decay"),
+        pytest.param(("Momentum", "clip", "decay"), marks=pytest.mark.slow),
+        pytest.param(("Lamb",), marks=pytest.mark.slow),
+        pytest.param(("RMSProp", "clip"), marks=pytest.mark.slow),
+        pytest.param(("Adagrad",), marks=pytest.mark.slow),
+        pytest.param(("Adadelta", "groups"), marks=pytest.mark.slow),
+        pytest.param(("NAdam",), marks=pytest.mark.slow),
+        pytest.param(("RAdam",), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_each_allocation_of_the_first_steps(run_job, arguments):
+    job = run_job(JOB, *arguments, memory="64MiB", timeout=240)
+    assert job.returncode == 0, job
+    assert job.result["different"] == [], job.result
+    # The moments are made in the first step: that is where memory is taken, and there it must be resumed.
+    if job.result["allocations"][0]:
+        assert job.result["equal"] > 0, job.result
