@@ -7,6 +7,7 @@ process of its own, with the SIMGPU_* options named there.
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 import importlib.util
 import os
@@ -20,7 +21,24 @@ DRIVER = BUILD / "simgpu" / "lib" / "libcuda.so.1"
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 0, 1, 2, 3
 INVALID_DEVICE, INVALID_CONTEXT, INVALID_HANDLE, NOT_FOUND, CONTEXT_IS_DESTROYED = 101, 201, 400, 500, 709
+ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
 KIB, MIB = 1 << 10, 1 << 20
+
+
+class Kind(enum.IntEnum):
+    """enum simgpu_kind of driver/simgpu.h."""
+
+    PLAIN = 0
+    MANAGED = 1
+    POOL = 2
+    GRAPH = 3
+    VMM = 4
+    ARRAY = 5
+    CONTEXT = 6
+    MODULE = 7
+    QUEUE = 8
+    PINNED = 9
+    MAPPED = 10
 
 
 class Driver:
@@ -28,7 +46,7 @@ class Driver:
 
     def __init__(self, ready=True):
         self.lib = ctypes.CDLL(str(DRIVER))
-        for name in ("used", "peak", "live", "calls", "failures"):
+        for name in ("used", "peak", "live", "calls", "failures", "used_by", "requested_by", "live_by", "reserved"):
             getattr(self.lib, "simgpu_" + name).restype = ctypes.c_uint64
         self.lib.simgpu_set_capacity.argtypes = [ctypes.c_int, ctypes.c_uint64]
         self.lib.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
@@ -66,6 +84,15 @@ class Driver:
 
     def used(self, device=0):
         return self.lib.simgpu_used(device)
+
+    def used_by(self, kind, device=0):
+        return self.lib.simgpu_used_by(device, int(kind))
+
+    def requested_by(self, kind, device=0):
+        return self.lib.simgpu_requested_by(device, int(kind))
+
+    def live_by(self, kind, device=0):
+        return self.lib.simgpu_live_by(device, int(kind))
 
     def write(self, address, data):
         return self.lib.cuMemcpyHtoD_v2(ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))

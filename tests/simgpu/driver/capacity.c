@@ -1,16 +1,22 @@
 /*
- * capacity.c - what each device has, has handed out, and had handed out at most. Figures only: no addresses.
+ * capacity.c - what each device has, has handed out for what, and had handed out at most. Figures only: no addresses.
  *
  * A device hands out units of SIMGPU_GRANULARITY. A request of more than half a unit has units of its own; smaller ones
- * share, packed without gaps (a real driver leaves some).
+ * of a kind share, packed without gaps (a real driver leaves some). Kinds from SIMGPU_PINNED on take nothing.
  */
 #include "internal.h"
 
 #define SMALLEST 512 /* what small requests are rounded up to before they are packed */
 
+struct part {
+  uint64_t own, shared;     /* bytes lost: in units of their own, and small ones before they are packed */
+  uint64_t requested, live; /* what clients hold */
+};
+
 static struct {
   struct account {
-    uint64_t total, own, shared, context, peak, live;
+    uint64_t total, used, peak;
+    struct part part[SIMGPU_KINDS];
     bool known;
   } device[SIM_MAX_DEVICES];
 } state;
@@ -24,51 +30,83 @@ static struct account *account(int device) {
   return a;
 }
 
-static uint64_t used(const struct account *a) {
-  return a->own + sim_round_up(a->shared, sim_config()->granularity) + a->context;
+static uint64_t lost(const struct part *part) {
+  return part->own + sim_round_up(part->shared, sim_config()->granularity);
 }
 
 /* The sum that a request of this size belongs to, and what it adds there. */
-static uint64_t *share(struct account *a, uint64_t bytes, uint64_t *part) {
+static uint64_t *share(struct part *part, uint64_t bytes, uint64_t *out) {
   uint64_t unit = sim_config()->granularity;
   bool own = bytes > unit / 2;
-  *part = sim_round_up(bytes, own ? unit : SMALLEST);
-  return own ? &a->own : &a->shared;
+  *out = sim_round_up(bytes, own ? unit : SMALLEST);
+  return own ? &part->own : &part->shared;
 }
 
-bool sim_capacity_charge(int device, uint64_t bytes) {
-  struct account *a = account(device);
-  uint64_t part, *sum;
-  if (bytes > a->total) /* also keeps the rounding below from overflowing */
-    return false;
-  sum = share(a, bytes, &part);
-  *sum += part;
-  if (used(a) > a->total) {
-    *sum -= part;
+/* Adds to a sum of a part, unless the device has not that much left. */
+static bool add(struct account *a, struct part *part, uint64_t *sum, uint64_t bytes) {
+  uint64_t before = lost(part), growth;
+  *sum += bytes;
+  growth = lost(part) - before;
+  if (a->used + growth > a->total && growth) {
+    *sum -= bytes;
     return false;
   }
-  a->live++;
-  if (used(a) > a->peak)
-    a->peak = used(a);
+  a->used += growth;
+  if (a->used > a->peak)
+    a->peak = a->used;
   return true;
 }
 
-void sim_capacity_refund(int device, uint64_t bytes) {
-  struct account *a = account(device);
-  uint64_t part, *sum = share(a, bytes, &part);
-  *sum -= part;
-  a->live--;
+static void subtract(struct account *a, struct part *part, uint64_t *sum, uint64_t bytes) {
+  uint64_t before = lost(part);
+  *sum -= bytes;
+  a->used -= before - lost(part);
 }
 
-bool sim_capacity_context(int device, bool take) {
+bool sim_capacity_charge(int device, enum simgpu_kind kind, uint64_t bytes) {
   struct account *a = account(device);
-  uint64_t wanted = take ? sim_config()->context_memory : 0;
-  if (wanted > a->context && used(a) - a->context + wanted > a->total)
-    return false;
-  a->context = wanted;
-  if (used(a) > a->peak)
-    a->peak = used(a);
+  uint64_t *sum, rounded;
+  if (kind < SIMGPU_PINNED) {
+    if (bytes > a->total) /* also keeps the rounding below from overflowing */
+      return false;
+    sum = share(&a->part[kind], bytes, &rounded);
+    if (!add(a, &a->part[kind], sum, rounded))
+      return false;
+  }
+  sim_capacity_hand_out(device, kind, bytes);
   return true;
+}
+
+void sim_capacity_refund(int device, enum simgpu_kind kind, uint64_t bytes) {
+  struct account *a = account(device);
+  uint64_t *sum, rounded;
+  if (kind < SIMGPU_PINNED) {
+    sum = share(&a->part[kind], bytes, &rounded);
+    subtract(a, &a->part[kind], sum, rounded);
+  }
+  sim_capacity_hand_in(device, kind, bytes);
+}
+
+bool sim_capacity_take(int device, enum simgpu_kind kind, uint64_t bytes) {
+  struct account *a = account(device);
+  return bytes <= a->total && add(a, &a->part[kind], &a->part[kind].own, bytes);
+}
+
+void sim_capacity_return(int device, enum simgpu_kind kind, uint64_t bytes) {
+  struct account *a = account(device);
+  subtract(a, &a->part[kind], &a->part[kind].own, bytes);
+}
+
+void sim_capacity_hand_out(int device, enum simgpu_kind kind, uint64_t bytes) {
+  struct part *part = &account(device)->part[kind];
+  part->requested += bytes;
+  part->live++;
+}
+
+void sim_capacity_hand_in(int device, enum simgpu_kind kind, uint64_t bytes) {
+  struct part *part = &account(device)->part[kind];
+  part->requested -= bytes;
+  part->live--;
 }
 
 uint64_t sim_capacity_total(int device) {
@@ -76,18 +114,39 @@ uint64_t sim_capacity_total(int device) {
 }
 
 uint64_t sim_capacity_used(int device) {
-  return used(account(device));
+  return account(device)->used;
+}
+
+uint64_t sim_capacity_left(int device) {
+  const struct account *a = account(device);
+  return a->used < a->total ? a->total - a->used : 0;
 }
 
 uint64_t sim_capacity_live(int device) {
-  return account(device)->live;
+  const struct account *a = account(device);
+  uint64_t live = 0;
+  for (int kind = SIMGPU_PLAIN; kind <= SIMGPU_ARRAY; kind++)
+    live += a->part[kind].live;
+  return live;
+}
+
+uint64_t sim_capacity_used_by(int device, enum simgpu_kind kind) {
+  return lost(&account(device)->part[kind]);
+}
+
+uint64_t sim_capacity_requested_by(int device, enum simgpu_kind kind) {
+  return account(device)->part[kind].requested;
+}
+
+uint64_t sim_capacity_live_by(int device, enum simgpu_kind kind) {
+  return account(device)->part[kind].live;
 }
 
 uint64_t sim_capacity_peak(int device, bool reset) {
   struct account *a = account(device);
   uint64_t peak = a->peak;
   if (reset)
-    a->peak = used(a);
+    a->peak = a->used;
   return peak;
 }
 

@@ -69,6 +69,15 @@ static void read_size(const char *name, uint64_t least, uint64_t *out) {
     *out = value;
 }
 
+static void read_unit(const char *name, uint64_t *out) {
+  uint64_t value = *out;
+  read_size(name, 512, &value);
+  if ((value & (value - 1)) || value > 1ull << 30)
+    complain(name, getenv(name), "a power of two from 512 to 1GiB");
+  else
+    *out = value;
+}
+
 static void read_number(const char *name, uint64_t least, uint64_t most, const char *allowed, uint64_t *out) {
   const char *text = getenv(name), *rest;
   uint64_t value;
@@ -110,11 +119,9 @@ static void read_all(void) {
   c->memory = 1ull << 30;
   c->granularity = 512;
   read_size("SIMGPU_MEMORY", 1, &c->memory);
-  read_size("SIMGPU_GRANULARITY", 512, &c->granularity);
-  if ((c->granularity & (c->granularity - 1)) || c->granularity > 1ull << 30) {
-    complain("SIMGPU_GRANULARITY", getenv("SIMGPU_GRANULARITY"), "a power of two from 512 to 1GiB");
-    c->granularity = 512;
-  }
+  c->pool_chunk = 2ull << 20;
+  read_unit("SIMGPU_GRANULARITY", &c->granularity);
+  read_unit("SIMGPU_POOL_CHUNK", &c->pool_chunk);
   read_size("SIMGPU_CONTEXT_MEMORY", 0, &c->context_memory);
   read_size("SIMGPU_FAIL_SIZE", 0, &c->fail_size);
   read_number("SIMGPU_DEVICES", 0, SIM_MAX_DEVICES, "0 to 16", &devices);
@@ -134,6 +141,10 @@ static void read_all(void) {
     else
       c->fail_at_count = count;
   }
+  text = getenv("SIMGPU_FAIL_CALLS");
+  c->fail_all = text && strcmp(text, "all") == 0;
+  if (text && *text && !c->fail_all && strcmp(text, "memory") != 0)
+    complain("SIMGPU_FAIL_CALLS", text, "memory or all");
   text = getenv("SIMGPU_LOG");
   c->log = text && *text ? strdup(text) : NULL;
 }

@@ -43,10 +43,6 @@ CUresult cuInit(unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
-static bool known_device(CUdevice device) {
-  return device >= 0 && device < sim_config()->devices;
-}
-
 /* Caller holds the lock. */
 static bool is_context(CUcontext context) {
   for (CUcontext c = state.all; c; c = c->next) {
@@ -79,20 +75,31 @@ CUresult sim_current(CUcontext *out) {
 /* Caller holds the lock. */
 static CUresult bring_up(CUcontext context) {
   int device = context->device;
-  if (state.device[device].alive == 0 && !sim_capacity_context(device, true))
+  uint64_t bytes = sim_round_up(sim_config()->context_memory, sim_config()->granularity);
+  if (state.device[device].alive == 0 && !sim_capacity_take(device, SIMGPU_CONTEXT, bytes))
     return CUDA_ERROR_OUT_OF_MEMORY;
   state.device[device].alive++;
   context->alive = true;
   return CUDA_SUCCESS;
 }
 
+/* Frees what a context owns. The memory pools are the device's, and end with its primary context. Caller holds the
+ * lock.
+ */
+static void drop(CUcontext context) {
+  sim_memory_drop(context);
+  sim_pinned_drop(context);
+  if (context->primary)
+    sim_pool_drop(context->device);
+}
+
 /* Caller holds the lock. */
 static void take_down(CUcontext context) {
   int device = context->device;
-  sim_memory_drop(context);
+  drop(context);
   context->alive = false;
   if (--state.device[device].alive == 0)
-    sim_capacity_context(device, false);
+    sim_capacity_return(device, SIMGPU_CONTEXT, sim_capacity_used_by(device, SIMGPU_CONTEXT));
 }
 
 /* Caller holds the lock. */
@@ -123,7 +130,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
     return result;
   if (!out)
     return CUDA_ERROR_INVALID_VALUE;
-  if (!known_device(device))
+  if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   if (!state.device[device].primary)
@@ -144,7 +151,7 @@ static CUresult primary_release(CUdevice device) {
   CUresult result = sim_ready();
   if (result)
     return result;
-  if (!known_device(device))
+  if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   if (state.device[device].retained == 0)
@@ -168,12 +175,12 @@ static CUresult primary_reset(CUdevice device) {
   CUcontext primary;
   if (result)
     return result;
-  if (!known_device(device))
+  if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   primary = state.device[device].primary;
   if (primary && primary->alive)
-    sim_memory_drop(primary);
+    drop(primary);
   sim_unlock();
   return CUDA_SUCCESS;
 }
@@ -189,7 +196,7 @@ static CUresult primary_set_flags(CUdevice device, unsigned int flags) {
   CUresult result = sim_ready();
   if (result)
     return result;
-  if (!known_device(device))
+  if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   state.device[device].flags = flags;
@@ -208,7 +215,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *a
   CUresult result = sim_ready();
   if (result)
     return result;
-  if (!known_device(device))
+  if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active)
     return CUDA_ERROR_INVALID_VALUE;
@@ -227,7 +234,7 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice device) {
     return result;
   if (!out)
     return CUDA_ERROR_INVALID_VALUE;
-  if (!known_device(device))
+  if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   if (mine.depth == STACK_DEPTH)
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -369,5 +376,11 @@ CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *out) {
 /* Nothing is ever pending. */
 CUresult cuCtxSynchronize(void) {
   CUcontext context;
-  return sim_current(&context);
+  CUresult result = sim_current(&context);
+  if (result)
+    return result;
+  sim_lock();
+  sim_pool_settle(context->device);
+  sim_unlock();
+  return CUDA_SUCCESS;
 }

@@ -3,12 +3,8 @@
  */
 #include "internal.h"
 
-static bool known(int device) {
-  return device >= 0 && device < sim_config()->devices;
-}
-
 int simgpu_set_capacity(int device, uint64_t bytes) {
-  if (!known(device))
+  if (!sim_known_device(device))
     return -1;
   sim_lock();
   sim_capacity_set(device, bytes);
@@ -18,7 +14,7 @@ int simgpu_set_capacity(int device, uint64_t bytes) {
 
 static uint64_t ask(int device, uint64_t (*what)(int)) {
   uint64_t value;
-  if (!known(device))
+  if (!sim_known_device(device))
     return 0;
   sim_lock();
   value = what(device);
@@ -34,9 +30,35 @@ uint64_t simgpu_live(int device) {
   return ask(device, sim_capacity_live);
 }
 
+static uint64_t ask_kind(int device, int kind, uint64_t (*what)(int, enum simgpu_kind)) {
+  uint64_t value;
+  if (!sim_known_device(device) || kind < 0 || kind >= SIMGPU_KINDS)
+    return 0;
+  sim_lock();
+  value = what(device, (enum simgpu_kind)kind);
+  sim_unlock();
+  return value;
+}
+
+uint64_t simgpu_used_by(int device, int kind) {
+  return ask_kind(device, kind, sim_capacity_used_by);
+}
+
+uint64_t simgpu_requested_by(int device, int kind) {
+  return ask_kind(device, kind, sim_capacity_requested_by);
+}
+
+uint64_t simgpu_live_by(int device, int kind) {
+  return ask_kind(device, kind, sim_capacity_live_by);
+}
+
+uint64_t simgpu_reserved(int device) {
+  return ask_kind(device, SIMGPU_POOL, sim_capacity_used_by);
+}
+
 uint64_t simgpu_peak(int device, int reset) {
   uint64_t value;
-  if (!known(device))
+  if (!sim_known_device(device))
     return 0;
   sim_lock();
   value = sim_capacity_peak(device, reset != 0);
@@ -73,5 +95,11 @@ void simgpu_fail_every(uint64_t n) {
 void simgpu_fail_size(uint64_t bytes) {
   sim_lock();
   sim_fault_size(bytes);
+  sim_unlock();
+}
+
+void simgpu_fail_calls(int all) {
+  sim_lock();
+  sim_fault_all(all != 0);
   sim_unlock();
 }

@@ -7,14 +7,17 @@
 
 #include "internal.h"
 
-/* Where the host reaches bytes of device memory; NULL unless all of them lie in one live block. */
+/* Where the host reaches bytes of device memory; NULL unless all of them lie in one live block or are mapped. */
 static char *device(uint64_t address, uint64_t bytes) {
   struct sim_place place;
-  bool inside;
+  char *host = NULL;
   sim_lock();
-  inside = sim_space_find(address, &place) && bytes <= place.block->bytes - (address - place.base);
+  if (!sim_space_find(address, &place))
+    host = sim_vmm_reach(address, bytes);
+  else if (bytes <= place.block->bytes - (address - place.base))
+    host = place.host;
   sim_unlock();
-  return inside ? place.host : NULL;
+  return host;
 }
 
 /* The same for an address that may be the host's own, as cuMemcpy takes. */

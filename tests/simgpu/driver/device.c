@@ -13,7 +13,7 @@ static CUresult check(CUdevice device, const void *out) {
     return result;
   if (!out)
     return CUDA_ERROR_INVALID_VALUE;
-  return device >= 0 && device < sim_config()->devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return sim_known_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDriverGetVersion(int *out) {
@@ -94,6 +94,10 @@ CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute attribute, CUdevice d
       {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
       {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
       {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1},
+      {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
   };
   CUresult result = check(device, out);
   if (result)

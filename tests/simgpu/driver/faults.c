@@ -7,7 +7,7 @@ static struct {
   uint64_t calls, refusals;
   struct sim_range ordered; /* by simgpu_fail_at(); first 0: none */
   uint64_t every, size;
-  bool loaded;
+  bool all, loaded;
 } state;
 
 static void load(void) {
@@ -15,6 +15,7 @@ static void load(void) {
     return;
   state.every = sim_config()->fail_every;
   state.size = sim_config()->fail_size;
+  state.all = sim_config()->fail_all;
   state.loaded = true;
 }
 
@@ -22,9 +23,11 @@ static bool inside(const struct sim_range *range, uint64_t call) {
   return range->first && call >= range->first && call - range->first < range->count;
 }
 
-bool sim_fault_due(uint64_t bytes) {
+bool sim_fault_due(enum sim_call call, uint64_t bytes) {
   const struct sim_config *c = sim_config();
   load();
+  if (call == SIM_CALL_OTHER && !state.all)
+    return false;
   state.calls++;
   for (int i = 0; i < c->fail_at_count; i++) {
     if (inside(&c->fail_at[i], state.calls))
@@ -59,4 +62,9 @@ void sim_fault_every(uint64_t n) {
 void sim_fault_size(uint64_t bytes) {
   load();
   state.size = bytes;
+}
+
+void sim_fault_all(bool all) {
+  load();
+  state.all = all;
 }

@@ -28,17 +28,22 @@ struct sim_range {
 
 struct sim_config {
   int devices;
-  uint64_t memory, granularity, context_memory; /* bytes */
+  uint64_t memory, granularity, pool_chunk, context_memory; /* bytes */
   int driver_version;
   struct sim_range fail_at[SIM_MAX_RANGES];
   int fail_at_count;
   uint64_t fail_every, fail_size;
+  bool fail_all; /* every call that may run out of memory counts as an allocation call */
   bool protect, poison, stats;
   const char *log; /* file name or NULL */
 };
 
 /* The options of this process, read at the first call. */
 const struct sim_config *sim_config(void);
+
+static inline bool sim_known_device(int device) {
+  return device >= 0 && device < sim_config()->devices;
+}
 
 /* ---- context.c ---- */
 struct CUctx_st {
@@ -66,10 +71,11 @@ enum sim_pool {
 };
 
 struct sim_block {
-  uint64_t bytes; /* requested; 0: the slot is free */
-  CUcontext context;
+  uint64_t bytes;     /* requested; 0: the slot is free */
+  CUcontext context;  /* whose end is the block's end; NULL: none */
+  void *owner;        /* SIMGPU_POOL: the memory pool */
   uint32_t next_free; /* slot index + 1 */
-  uint8_t device, pool;
+  uint8_t device, pool, kind;
 };
 
 struct sim_place {
@@ -84,21 +90,50 @@ void sim_space_give(const struct sim_place *place);
 /* Calls visit for every live block of a device; visit may give that block back. */
 void sim_space_each(int device, void (*visit)(const struct sim_place *place, void *arg), void *arg);
 
-/* ---- capacity.c: what a device has and has lost. Callers hold sim_lock(). ---- */
-/* False when the device has not that much left. */
-bool sim_capacity_charge(int device, uint64_t bytes);
-void sim_capacity_refund(int device, uint64_t bytes);
-/* Takes or returns SIMGPU_CONTEXT_MEMORY; false when it does not fit. */
-bool sim_capacity_context(int device, bool take);
+/* ---- capacity.c: what a device has and has lost, by kind. Callers hold sim_lock(). ---- */
+/* One more block of a kind; false when the device has not that much left. */
+bool sim_capacity_charge(int device, enum simgpu_kind kind, uint64_t bytes);
+void sim_capacity_refund(int device, enum simgpu_kind kind, uint64_t bytes);
+/* The same in two halves, for those who reserve before they hand out. Bytes of the first are multiples of the
+ * granularity. */
+bool sim_capacity_take(int device, enum simgpu_kind kind, uint64_t bytes);
+void sim_capacity_return(int device, enum simgpu_kind kind, uint64_t bytes);
+void sim_capacity_hand_out(int device, enum simgpu_kind kind, uint64_t bytes);
+void sim_capacity_hand_in(int device, enum simgpu_kind kind, uint64_t bytes);
 uint64_t sim_capacity_total(int device);
 uint64_t sim_capacity_used(int device);
+uint64_t sim_capacity_left(int device);
 uint64_t sim_capacity_peak(int device, bool reset);
 uint64_t sim_capacity_live(int device);
+uint64_t sim_capacity_used_by(int device, enum simgpu_kind kind);
+uint64_t sim_capacity_requested_by(int device, enum simgpu_kind kind);
+uint64_t sim_capacity_live_by(int device, enum simgpu_kind kind);
 void sim_capacity_set(int device, uint64_t bytes);
 
+/* ---- reserve.c: memory that is taken from a device in chunks and handed out in pieces. Callers hold sim_lock(). ----
+ */
+struct sim_reserve {
+  int device;
+  enum simgpu_kind kind;
+  uint64_t reserved, reserved_high;
+  uint64_t used, used_high; /* in pieces of 512 */
+};
+
+/* False when the device has not what is missing. */
+bool sim_reserve_use(struct sim_reserve *reserve, uint64_t bytes);
+void sim_reserve_put_back(struct sim_reserve *reserve, uint64_t bytes);
+/* Gives the device back what is not in use, but keeps at least `keep` bytes reserved if so many are. */
+void sim_reserve_trim(struct sim_reserve *reserve, uint64_t keep);
+
 /* ---- faults.c. Callers hold sim_lock(). ---- */
+enum sim_call {
+  SIM_CALL_MEMORY, /* asks for device memory */
+  SIM_CALL_OTHER   /* may run out of memory all the same; counted with SIMGPU_FAIL_CALLS=all only */
+};
+
 /* Counts an allocation call; true when it is to fail. */
-bool sim_fault_due(uint64_t bytes);
+bool sim_fault_due(enum sim_call call, uint64_t bytes);
+void sim_fault_all(bool all);
 void sim_fault_refused(void);
 uint64_t sim_fault_calls(void);
 uint64_t sim_fault_refusals(void);
@@ -107,15 +142,40 @@ void sim_fault_every(uint64_t n);
 void sim_fault_size(uint64_t bytes);
 
 /* ---- journal.c ---- */
-void sim_journal(const char *event, int device, uint64_t bytes, uint64_t address, uint64_t used, uint64_t call,
-                 const char *cause);
+/* Ends an allocation call: with a cause it was refused. Caller holds sim_lock(). */
+void sim_journal_alloc(int device, enum simgpu_kind kind, uint64_t bytes, uint64_t address, const char *cause);
+/* After a block was given back. Caller holds sim_lock(). */
+void sim_journal_free(int device, enum simgpu_kind kind, uint64_t bytes, uint64_t address);
 
 /* ---- memory.c ---- */
 /* Frees everything that a context allocated. Caller holds sim_lock(). */
 void sim_memory_drop(CUcontext context);
+/* cuMemFree() of an address that is not 0. */
+CUresult sim_memory_free(uint64_t address);
+
+/* ---- pool.c. Callers hold sim_lock(). ---- */
+/* Takes a block of a memory pool back. */
+void sim_pool_release(const struct sim_place *place);
+/* What a synchronisation does: pools give back what is unused beyond their release threshold. */
+void sim_pool_settle(int device);
+/* Frees everything that the pools of a device hold, in use or not. */
+void sim_pool_drop(int device);
+
+/* ---- vmm.c. Callers hold sim_lock(). ---- */
+/* Where the host reaches bytes of mapped and accessible memory; NULL unless all of them are. */
+char *sim_vmm_reach(uint64_t address, uint64_t bytes);
+/* The mapping that an address lies in. */
+bool sim_vmm_find(uint64_t address, uint64_t *base, uint64_t *bytes, int *device);
 
 /* ---- pinned.c ---- */
+/* The piece of host-pinned memory that an address lies in. */
 bool sim_pinned_find(const void *pointer, void **base, size_t *bytes);
+/* Frees what a context allocated and forgets what it registered. Caller holds sim_lock(). */
+void sim_pinned_drop(CUcontext context);
+
+/* ---- stream.c ---- */
+/* CUDA_SUCCESS for a live stream and a thread with a context, which is put out. */
+CUresult sim_stream_check(CUstream stream, CUcontext *context);
 
 /* ---- lock.c ---- */
 void sim_lock(void);

@@ -24,21 +24,34 @@ static int file(void) {
   return state.fd;
 }
 
-void sim_journal(const char *event, int device, uint64_t bytes, uint64_t address, uint64_t used, uint64_t call,
-                 const char *cause) {
+static const char *const kinds[SIMGPU_KINDS] = {"plain",   "managed", "pool",  "graph",  "vmm",   "array",
+                                                "context", "module",  "queue", "pinned", "mapped"};
+
+static void entry(const char *event, int device, enum simgpu_kind kind, uint64_t bytes, uint64_t address,
+                  const char *cause) {
   char line[256];
   struct timespec now;
   int length;
   if (file() < 0)
     return;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  length = snprintf(line, sizeof line,
-                    "%lld.%06ld %d %s device=%d bytes=%" PRIu64 " address=0x%" PRIx64 " used=%" PRIu64 " call=%" PRIu64
-                    "%s%s\n",
-                    (long long)now.tv_sec, now.tv_nsec / 1000, getpid(), event, device, bytes, address, used, call,
-                    cause ? " cause=" : "", cause ? cause : "");
+  length = snprintf(
+      line, sizeof line,
+      "%lld.%06ld %d %s device=%d bytes=%" PRIu64 " address=0x%" PRIx64 " used=%" PRIu64 " call=%" PRIu64 "%s%s%s%s\n",
+      (long long)now.tv_sec, now.tv_nsec / 1000, getpid(), event, device, bytes, address, sim_capacity_used(device),
+      sim_fault_calls(), kind ? " kind=" : "", kind ? kinds[kind] : "", cause ? " cause=" : "", cause ? cause : "");
   if (write(state.fd, line, (size_t)length) < 0)
     state.fd = -1; /* a full disk must not disturb the job */
+}
+
+void sim_journal_alloc(int device, enum simgpu_kind kind, uint64_t bytes, uint64_t address, const char *cause) {
+  if (cause)
+    sim_fault_refused();
+  entry(cause ? "fail" : "alloc", device, kind, bytes, address, cause);
+}
+
+void sim_journal_free(int device, enum simgpu_kind kind, uint64_t bytes, uint64_t address) {
+  entry("free", device, kind, bytes, address, NULL);
 }
 
 __attribute__((destructor)) static void at_exit(void) {

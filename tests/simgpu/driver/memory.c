@@ -1,6 +1,7 @@
 /*
- * memory.c - allocating and freeing device memory, and what is asked about it. Every successful allocation is one block
- * of space.c, charged to one device by capacity.c, owned by one context.
+ * memory.c - allocating and freeing plain and managed device memory, and what is asked about any. Every successful
+ * allocation is one block of space.c, charged to one device by capacity.c, owned by one context. cuMemFree() frees the
+ * blocks of memory pools too, as a real driver does.
  *
  * The 32-bit entry points of CUDA 2 serve addresses below 4 GiB, from a pool of their own. Managed memory is charged to
  * the device that was current, from the start; a real driver charges it where it is touched.
@@ -14,9 +15,9 @@
 static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum sim_pool pool) {
   CUcontext context;
   CUresult result = sim_current(&context);
+  enum simgpu_kind kind = pool == SIM_POOL_MANAGED ? SIMGPU_MANAGED : SIMGPU_PLAIN;
   struct sim_place place = {0};
   const char *cause = NULL;
-  uint64_t used, call;
   int device;
 
   if (result)
@@ -26,21 +27,18 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum sim_pool pool) {
   device = context->device;
 
   sim_lock();
-  if (sim_fault_due(bytes))
+  if (sim_fault_due(SIM_CALL_MEMORY, bytes))
     cause = "fault";
-  else if (!sim_capacity_charge(device, bytes))
+  else if (!sim_capacity_charge(device, kind, bytes))
     cause = "capacity";
   else if (sim_space_take(device, pool, bytes, &place)) {
-    sim_capacity_refund(device, bytes);
+    sim_capacity_refund(device, kind, bytes);
     cause = "host";
   } else {
     place.block->context = context;
+    place.block->kind = (uint8_t)kind;
   }
-  if (cause)
-    sim_fault_refused();
-  used = sim_capacity_used(device);
-  call = sim_fault_calls();
-  sim_journal(cause ? "fail" : "alloc", device, bytes, place.base, used, call, cause);
+  sim_journal_alloc(device, kind, bytes, place.base, cause);
   sim_unlock();
 
   if (cause)
@@ -51,27 +49,38 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum sim_pool pool) {
   return CUDA_SUCCESS;
 }
 
-/* Caller holds the lock. */
-static void release(const struct sim_place *place) {
-  int device = place->block->device;
-  uint64_t bytes = place->block->bytes;
-  sim_capacity_refund(device, bytes);
-  sim_space_give(place);
-  sim_journal("free", device, bytes, place->base, sim_capacity_used(device), sim_fault_calls(), NULL);
+/* Caller holds the lock. False for memory that is not this driver's to free. */
+static bool release(const struct sim_place *place) {
+  struct sim_block block = *place->block;
+  uint64_t base = place->base;
+  switch (block.kind) {
+  case SIMGPU_PLAIN:
+  case SIMGPU_MANAGED:
+    sim_capacity_refund(block.device, block.kind, block.bytes);
+    sim_space_give(place);
+    sim_journal_free(block.device, block.kind, block.bytes, base);
+    return true;
+  case SIMGPU_POOL:
+    sim_pool_release(place);
+    return true;
+  default:
+    return false;
+  }
 }
 
-static CUresult give_back(uint64_t address) {
+CUresult sim_memory_free(uint64_t address) {
   struct sim_place place;
-  CUresult result = sim_ready();
-  if (result || !address)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_lock();
-  if (sim_space_find(address, &place) && place.base == address)
-    release(&place);
-  else
+  if (!sim_space_find(address, &place) || place.base != address || !release(&place))
     result = CUDA_ERROR_INVALID_VALUE;
   sim_unlock();
   return result;
+}
+
+static CUresult give_back(uint64_t address) {
+  CUresult result = sim_ready();
+  return result || !address ? result : sim_memory_free(address);
 }
 
 static void drop_if_owned(const struct sim_place *place, void *context) {
@@ -150,14 +159,12 @@ CUresult cuMemFree(CUdeviceptr_v1 address) {
 static CUresult info(uint64_t *left, uint64_t *total) {
   CUcontext context;
   CUresult result = sim_current(&context);
-  uint64_t used;
   if (result)
     return result;
   sim_lock();
   *total = sim_capacity_total(context->device);
-  used = sim_capacity_used(context->device);
+  *left = sim_capacity_left(context->device);
   sim_unlock();
-  *left = used < *total ? *total - used : 0;
   return CUDA_SUCCESS;
 }
 
@@ -189,15 +196,20 @@ CUresult cuMemGetInfo(unsigned int *left, unsigned int *total) {
   return CUDA_SUCCESS;
 }
 
-/* A copy of the block that an address lies in. */
+/* A copy of the block that an address lies in; mapped memory of vmm.c looks like a block without a context. */
 static bool look_up(uint64_t address, uint64_t *base, struct sim_block *out) {
   struct sim_place place;
+  int device;
   bool found;
   sim_lock();
   found = sim_space_find(address, &place);
   if (found) {
     *base = place.base;
     *out = *place.block;
+  } else {
+    *out = (struct sim_block){.kind = SIMGPU_VMM};
+    found = sim_vmm_find(address, base, &out->bytes, &device);
+    out->device = found ? (uint8_t)device : 0;
   }
   sim_unlock();
   return found;

@@ -24,9 +24,8 @@ static struct {
   CUevent events;
 } state;
 
-static CUresult check_stream(CUstream stream) {
-  CUcontext context;
-  CUresult result = sim_current(&context);
+CUresult sim_stream_check(CUstream stream, CUcontext *context) {
+  CUresult result = sim_current(context);
   bool found = (uintptr_t)stream <= 2;
   if (result)
     return result;
@@ -35,6 +34,11 @@ static CUresult check_stream(CUstream stream) {
     found = s == stream;
   sim_unlock();
   return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult check_stream(CUstream stream) {
+  CUcontext context;
+  return sim_stream_check(stream, &context);
 }
 
 static CUresult check_event(CUevent event) {
@@ -103,11 +107,22 @@ CUresult cuStreamDestroy(CUstream stream) {
 CUresult cuStreamDestroy_v2(CUstream stream) {
   return destroy_stream(stream);
 }
+static CUresult synchronize(CUstream stream) {
+  CUcontext context;
+  CUresult result = sim_stream_check(stream, &context);
+  if (result)
+    return result;
+  sim_lock();
+  sim_pool_settle(context->device);
+  sim_unlock();
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamSynchronize(CUstream stream) {
-  return check_stream(stream);
+  return synchronize(stream);
 }
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  return check_stream(stream);
+  return synchronize(stream);
 }
 CUresult cuStreamQuery(CUstream stream) {
   return check_stream(stream);
@@ -197,7 +212,14 @@ CUresult cuEventQuery(CUevent event) {
   return check_event(event);
 }
 CUresult cuEventSynchronize(CUevent event) {
-  return check_event(event);
+  CUcontext context;
+  CUresult result = check_event(event);
+  if (result || sim_current(&context)) /* an event can be waited for without a context */
+    return result;
+  sim_lock();
+  sim_pool_settle(context->device);
+  sim_unlock();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {

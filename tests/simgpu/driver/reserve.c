@@ -1,0 +1,49 @@
+/*
+ * reserve.c - memory that is taken from a device in chunks of SIMGPU_POOL_CHUNK and handed out in pieces: what memory
+ * pools and graphs are made of. Figures only: no addresses, so no fragmentation either; NVIDIA's driver remaps pages
+ * against it.
+ */
+#include "internal.h"
+
+#define PIECE 512
+
+static uint64_t chunk(void) {
+  const struct sim_config *c = sim_config();
+  return c->pool_chunk > c->granularity ? c->pool_chunk : c->granularity;
+}
+
+bool sim_reserve_use(struct sim_reserve *r, uint64_t bytes) {
+  uint64_t spare = r->reserved - r->used, rounded, growth;
+  if (bytes > sim_capacity_total(r->device)) /* also keeps the rounding below from overflowing */
+    return false;
+  rounded = sim_round_up(bytes, PIECE);
+  if (rounded > spare) {
+    growth = sim_round_up(rounded - spare, chunk());
+    if (!sim_capacity_take(r->device, r->kind, growth))
+      return false;
+    r->reserved += growth;
+  }
+  r->used += rounded;
+  if (r->reserved > r->reserved_high)
+    r->reserved_high = r->reserved;
+  if (r->used > r->used_high)
+    r->used_high = r->used;
+  sim_capacity_hand_out(r->device, r->kind, bytes);
+  return true;
+}
+
+void sim_reserve_put_back(struct sim_reserve *r, uint64_t bytes) {
+  r->used -= sim_round_up(bytes, PIECE);
+  sim_capacity_hand_in(r->device, r->kind, bytes);
+}
+
+void sim_reserve_trim(struct sim_reserve *r, uint64_t keep) {
+  uint64_t wanted = keep > r->used ? keep : r->used;
+  if (wanted >= r->reserved)
+    return;
+  wanted = sim_round_up(wanted, chunk());
+  if (wanted >= r->reserved)
+    return;
+  sim_capacity_return(r->device, r->kind, r->reserved - wanted);
+  r->reserved = wanted;
+}
