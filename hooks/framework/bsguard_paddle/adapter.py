@@ -46,7 +46,7 @@ def _install(paddle):
         core.eager.run_backward = observe.run_backward
         return
 
-    from . import backward, boundary, functional, gradients, partial, resume
+    from . import backward, boundary, functional, gradients, named, partial, resume
 
     gradients.patch()
     functional.patch()
@@ -54,6 +54,7 @@ def _install(paddle):
     paddle.nn.Layer.__call__ = boundary.layer_call
     core.eager.run_backward = backward.run_backward
     core.eager.run_partial_grad = partial.run_partial_grad
+    named.watch(library.option("BSGUARD_BOUNDARY"))
     runtime.guarding = True
     _fail_fast(paddle)
 

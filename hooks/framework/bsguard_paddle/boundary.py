@@ -1,6 +1,6 @@
 """The choke point of every Layer call: the outermost trainable one of a step is where a batch is split."""
 
-from . import arming, chunks, evaluation, loss, native
+from . import arming, chunks, evaluation, loss, named, native
 from .call import Call
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
@@ -24,6 +24,10 @@ def layer_call(self, *args, **kwargs):
 def _outermost(layer, args, kwargs):
     paddle = runtime.paddle
     if not paddle.in_dynamic_mode():
+        return original_call(layer, args, kwargs)
+    named.look()
+    if thread.recording is not None:
+        thread.recording.append(layer)
         return original_call(layer, args, kwargs)
     site = site_of(layer)
     if site.off is not None:
@@ -126,3 +130,4 @@ def _forward_whole(call):
 def step_ended():
     """An optimizer step ended: the next one may use other layers."""
     _in_this_step.clear()
+    named.step_ended()

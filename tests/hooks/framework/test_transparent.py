@@ -3,7 +3,6 @@
 In two chunks, the same cases give the same gradient to rounding, or it was said why not.
 """
 
-import json
 import pathlib
 import re
 

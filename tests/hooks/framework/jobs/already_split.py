@@ -7,6 +7,7 @@ import runpy
 import sys
 
 import paddle  # noqa: F401 - the adapter comes in with it
+
 from bsguard_paddle import native
 from bsguard_paddle.runtime import runtime
 
