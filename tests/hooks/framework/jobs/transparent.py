@@ -2,8 +2,9 @@
 
 Run as: transparent.py CASE, or --all.
 
-Prints one line of JSON (with --all, by case): the absolute sums of all gradients, whatever else the case looked at, and the exception where one
-came through. It knows nothing of bsguard: the test compares a run under the preload with a plain one.
+Prints one line of JSON (with --all, by case): the absolute sums of all gradients, whatever else the case looked at, and
+the exception where one came through. It knows nothing of bsguard: the test compares a run under the preload with a plain
+one.
 """
 
 import json
