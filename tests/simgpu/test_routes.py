@@ -1,4 +1,4 @@
-"""Routes to device memory beyond cuMemAlloc: pools, virtual memory, host-pinned memory. Each against the driver's sums."""
+"""Routes to device memory beyond cuMemAlloc: pools, virtual memory, arrays, host-pinned memory. Each against the driver's sums."""
 
 import ctypes
 import mmap
@@ -387,6 +387,121 @@ def test_shared_with_another_process_it_is_mapped_not_owned(driver):
     socket.send_fds(here, [b"x"], [virtual.share(handle)])
     assert other.wait(60) == 0
     assert driver.read(address, 5) == b"world" and driver.used() == 2 * MIB
+
+
+# ---- arrays ----
+class Descriptor(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+
+    _fields_ = [
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+    ]
+
+
+class Descriptor3D(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR."""
+
+    _fields_ = [
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("depth", ctypes.c_size_t),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+    ]
+
+
+class OldDescriptor3D(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR of CUDA 2; its first two, format and channels are the one of two dimensions."""
+
+    _fields_ = [
+        ("width", ctypes.c_uint),
+        ("height", ctypes.c_uint),
+        ("depth", ctypes.c_uint),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+    ]
+
+
+UINT8, HALF, FLOAT, BC1 = 1, 0x10, 0x20, 0x91
+LAYERED, SPARSE = 1, 0x40
+
+
+def make_array(driver, description, call="cuArray3DCreate_v2"):
+    """(result, handle)."""
+    array = ctypes.c_void_p()
+    return getattr(driver.lib, call)(ctypes.byref(array), ctypes.byref(description)), array
+
+
+@fresh(memory="64MiB", granularity="64KiB")
+def test_arrays_are_charged_by_their_elements(driver):
+    for size, description in (
+        (1000 * 7 * 4, Descriptor3D(1000, 7, 0, FLOAT, 1)),
+        (1000 * 8, Descriptor3D(1000, 0, 0, HALF, 4)),
+        (64 * 64 * 10 * 2, Descriptor3D(64, 64, 10, UINT8, 2)),
+        (64 * 64 * 10 * 2, Descriptor3D(64, 64, 10, UINT8, 2, LAYERED)),
+        (25 * 25 * 8, Descriptor3D(100, 100, 0, BC1, 4)),
+        (0, Descriptor3D(4096, 4096, 0, FLOAT, 1, SPARSE)),
+    ):
+        result, array = make_array(driver, description)
+        assert result == SUCCESS and driver.requested_by(Kind.ARRAY) == size
+        assert driver.used() == driver.used_by(Kind.ARRAY) == -(-size // (64 * KIB)) * 64 * KIB
+        answer = Descriptor3D()
+        assert driver.lib.cuArray3DGetDescriptor_v2(ctypes.byref(answer), array) == SUCCESS
+        assert bytes(answer) == bytes(description)
+        assert driver.lib.cuArrayDestroy(array) == SUCCESS and driver.lib.cuArrayDestroy(array) == INVALID_HANDLE
+    assert driver.used() == 0
+    result, array = make_array(driver, Descriptor(16, 16, FLOAT, 1), "cuArrayCreate_v2")
+    answer = Descriptor()
+    assert driver.lib.cuArrayGetDescriptor_v2(ctypes.byref(answer), array) == SUCCESS and answer.height == 16
+    assert driver.requested_by(Kind.ARRAY) == 1024
+    assert make_array(driver, OldDescriptor3D(16, 16, 2, FLOAT, 1), "cuArray3DCreate")[0] == SUCCESS
+    assert driver.requested_by(Kind.ARRAY) == 3072 and driver.live_by(Kind.ARRAY) == 2
+
+
+@fresh(memory="1MiB")
+def test_what_arrays_refuse(driver):
+    assert make_array(driver, Descriptor3D(0, 1, 1, FLOAT, 1))[0] == INVALID_VALUE
+    assert make_array(driver, Descriptor3D(1, 1, 1, FLOAT, 3))[0] == INVALID_VALUE
+    assert make_array(driver, Descriptor3D(1, 1, 1, 0x77, 1))[0] == INVALID_VALUE
+    assert make_array(driver, Descriptor3D(2**40, 2**40, 1, FLOAT, 1))[0] == INVALID_VALUE
+    assert driver.lib.simgpu_calls() == 0
+    assert make_array(driver, Descriptor3D(1024, 257, 0, FLOAT, 1))[0] == OUT_OF_MEMORY
+    assert make_array(driver, Descriptor3D(1024, 256, 0, FLOAT, 1))[0] == SUCCESS
+    assert driver.try_alloc(1)[0] == OUT_OF_MEMORY and driver.lib.simgpu_failures() == 2
+
+
+@fresh(memory="1MiB")
+def test_mipmapped_arrays(driver):
+    mipmap, level = ctypes.c_void_p(), ctypes.c_void_p()
+    description, answer = Descriptor3D(64, 16, 0, FLOAT, 1), Descriptor3D()
+    assert driver.lib.cuMipmappedArrayCreate(ctypes.byref(mipmap), ctypes.byref(description), 7) == SUCCESS
+    assert driver.requested_by(Kind.ARRAY) == 4 * sum((64 >> i) * max(16 >> i, 1) for i in range(7))
+    assert driver.lib.cuMipmappedArrayGetLevel(ctypes.byref(level), mipmap, 7) == INVALID_VALUE
+    assert driver.lib.cuMipmappedArrayGetLevel(ctypes.byref(level), mipmap, 2) == SUCCESS
+    assert driver.lib.cuArray3DGetDescriptor_v2(ctypes.byref(answer), level) == SUCCESS
+    assert (answer.width, answer.height) == (16, 4)
+    assert driver.lib.cuArrayDestroy(level) == INVALID_HANDLE  # the mipmapped array's
+    assert driver.lib.cuMipmappedArrayDestroy(mipmap) == SUCCESS and driver.used() == 0
+    assert driver.lib.cuMipmappedArrayDestroy(mipmap) == INVALID_HANDLE
+    assert driver.lib.cuArray3DGetDescriptor_v2(ctypes.byref(answer), level) == INVALID_HANDLE
+
+
+@fresh(memory="1MiB")
+def test_arrays_end_with_their_context(driver):
+    own, mipmap = ctypes.c_void_p(), ctypes.c_void_p()
+    kept = make_array(driver, Descriptor3D(64, 16, 0, FLOAT, 1))[1]
+    assert driver.lib.cuCtxCreate_v2(ctypes.byref(own), 0, 0) == SUCCESS
+    description = Descriptor3D(64, 16, 0, FLOAT, 1)
+    assert driver.lib.cuMipmappedArrayCreate(ctypes.byref(mipmap), ctypes.byref(description), 2) == SUCCESS
+    lost = make_array(driver, description)[1]
+    assert driver.lib.cuCtxDestroy_v2(own) == SUCCESS
+    assert driver.requested_by(Kind.ARRAY) == 4096 and driver.lib.cuArrayDestroy(lost) == INVALID_HANDLE
+    assert driver.lib.cuArrayDestroy(kept) == SUCCESS
 
 
 # ---- host-pinned memory ----

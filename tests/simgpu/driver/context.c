@@ -88,6 +88,7 @@ static CUresult bring_up(CUcontext context) {
  */
 static void drop(CUcontext context) {
   sim_memory_drop(context);
+  sim_array_drop(context);
   sim_pinned_drop(context);
   if (context->primary)
     sim_pool_drop(context->device);

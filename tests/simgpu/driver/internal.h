@@ -167,6 +167,12 @@ char *sim_vmm_reach(uint64_t address, uint64_t bytes);
 /* The mapping that an address lies in. */
 bool sim_vmm_find(uint64_t address, uint64_t *base, uint64_t *bytes, int *device);
 
+/* ---- array.c ---- */
+/* Frees the arrays of a context. Caller holds sim_lock(). */
+void sim_array_drop(CUcontext context);
+/* A mipmapped array in memory of somebody else. */
+CUresult sim_array_map(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels);
+
 /* ---- pinned.c ---- */
 /* The piece of host-pinned memory that an address lies in. */
 bool sim_pinned_find(const void *pointer, void **base, size_t *bytes);

@@ -9,8 +9,8 @@
  * unknown device gives 0 (or -1 where the result is int).
  *
  * "Allocation call" means a call with valid arguments that asks for device memory: cuMemAlloc, cuMemAllocPitch,
- * cuMemAllocManaged, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemCreate, any version. These are counted, from 1,
- * over all devices and threads, and only these can be made to fail. SIMGPU_FAIL_CALLS=all adds host-pinned memory.
+ * cuMemAllocManaged, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemCreate and the calls that create arrays and
+ * mipmapped arrays, any version. These are counted, from 1, over all devices and threads, and only these can be made to fail. SIMGPU_FAIL_CALLS=all adds host-pinned memory.
  *
  * Environment, read once at the first call. Sizes are integers with an optional B, KB, MB, GB or KiB, MiB, GiB.
  *

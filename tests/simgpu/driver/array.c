@@ -1,0 +1,395 @@
+/*
+ * array.c - arrays and mipmapped arrays: handles with a size that their device is charged for. There is no memory
+ * behind them, as nothing here reads or writes arrays. The size is that of the elements without padding; a real driver
+ * pads rows and tiles, by rules that it does not publish. Sparse arrays, and those whose mapping is deferred, take
+ * nothing. Arrays belong to the context that they were made in.
+ */
+#include <stdlib.h>
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+#include "internal.h"
+
+#define MOST_LEVELS 32
+
+struct CUarray_st {
+  CUarray self; /* key */
+  CUDA_ARRAY3D_DESCRIPTOR desc;
+  CUcontext context;
+  uint64_t bytes;
+  CUmipmappedArray parent; /* whose level it is; NULL: an array of its own */
+  UT_hash_handle hh;
+};
+
+struct CUmipmappedArray_st {
+  CUmipmappedArray self; /* key */
+  CUDA_ARRAY3D_DESCRIPTOR desc;
+  CUcontext context;
+  uint64_t bytes;
+  unsigned levels;
+  CUarray level[MOST_LEVELS]; /* made when they are asked for */
+  UT_hash_handle hh;
+};
+
+static struct {
+  CUarray arrays;
+  CUmipmappedArray mipmaps;
+} state;
+
+/* ---- sizes ---- */
+
+/* Bytes of a block of side x side elements; 0 for an unknown format. */
+static unsigned block_bytes(CUarray_format format, unsigned channels, unsigned *side) {
+  *side = 1;
+  switch (format) {
+  case CU_AD_FORMAT_UNSIGNED_INT8:
+  case CU_AD_FORMAT_SIGNED_INT8:
+    return channels;
+  case CU_AD_FORMAT_UNSIGNED_INT16:
+  case CU_AD_FORMAT_SIGNED_INT16:
+  case CU_AD_FORMAT_HALF:
+    return 2 * channels;
+  case CU_AD_FORMAT_UNSIGNED_INT32:
+  case CU_AD_FORMAT_SIGNED_INT32:
+  case CU_AD_FORMAT_FLOAT:
+    return 4 * channels;
+  case CU_AD_FORMAT_BC1_UNORM:
+  case CU_AD_FORMAT_BC1_UNORM_SRGB:
+  case CU_AD_FORMAT_BC4_UNORM:
+  case CU_AD_FORMAT_BC4_SNORM:
+    *side = 4;
+    return 8;
+  case CU_AD_FORMAT_BC2_UNORM:
+  case CU_AD_FORMAT_BC2_UNORM_SRGB:
+  case CU_AD_FORMAT_BC3_UNORM:
+  case CU_AD_FORMAT_BC3_UNORM_SRGB:
+  case CU_AD_FORMAT_BC5_UNORM:
+  case CU_AD_FORMAT_BC5_SNORM:
+  case CU_AD_FORMAT_BC6H_UF16:
+  case CU_AD_FORMAT_BC6H_SF16:
+  case CU_AD_FORMAT_BC7_UNORM:
+  case CU_AD_FORMAT_BC7_UNORM_SRGB:
+    *side = 4;
+    return 16;
+  default:
+    return 0;
+  }
+}
+
+static uint64_t at_least_1(uint64_t value) {
+  return value ? value : 1;
+}
+
+/* Bytes of one level; false for a description that makes no sense or no size. */
+static bool level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned level, uint64_t *out) {
+  bool layered = desc->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+  uint64_t width = at_least_1(desc->Width >> level), height = at_least_1(desc->Height >> level);
+  uint64_t depth = at_least_1(layered ? desc->Depth : desc->Depth >> level);
+  unsigned side, bytes = block_bytes(desc->Format, desc->NumChannels, &side);
+  if (!desc->Width || (desc->NumChannels != 1 && desc->NumChannels != 2 && desc->NumChannels != 4) || !bytes)
+    return false;
+  width = width / side + (width % side != 0);
+  height = height / side + (height % side != 0);
+  return !__builtin_mul_overflow(width, height, out) && !__builtin_mul_overflow(*out, depth, out) &&
+         !__builtin_mul_overflow(*out, (uint64_t)bytes, out);
+}
+
+static bool mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, uint64_t *out) {
+  uint64_t bytes;
+  *out = 0;
+  for (unsigned level = 0; level < levels; level++) {
+    if (!level_bytes(desc, level, &bytes) || __builtin_add_overflow(*out, bytes, out))
+      return false;
+  }
+  return true;
+}
+
+/* What the device is charged. */
+static uint64_t charged(const CUDA_ARRAY3D_DESCRIPTOR *desc, uint64_t bytes) {
+  return desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) ? 0 : bytes;
+}
+
+/* ---- the account. Callers hold the lock. ---- */
+
+/* NULL, or why the allocation call is refused. */
+static const char *take(int device, uint64_t bytes) {
+  const char *cause = NULL;
+  if (!bytes)
+    return NULL;
+  if (sim_fault_due(SIM_CALL_MEMORY, bytes))
+    cause = "fault";
+  else if (!sim_capacity_charge(device, SIMGPU_ARRAY, bytes))
+    cause = "capacity";
+  return cause;
+}
+
+static void note(int device, uint64_t bytes, const void *handle, const char *cause) {
+  if (bytes)
+    sim_journal_alloc(device, SIMGPU_ARRAY, bytes, (uintptr_t)handle, cause);
+}
+
+static void give(int device, uint64_t bytes, const void *handle) {
+  if (!bytes)
+    return;
+  sim_capacity_refund(device, SIMGPU_ARRAY, bytes);
+  sim_journal_free(device, SIMGPU_ARRAY, bytes, (uintptr_t)handle);
+}
+
+/* ---- arrays ---- */
+static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
+  CUcontext context;
+  CUarray array;
+  const char *cause;
+  uint64_t bytes;
+  CUresult result = sim_current(&context);
+  if (result)
+    return result;
+  if (!out || !level_bytes(desc, 0, &bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  array = calloc(1, sizeof *array);
+  if (!array)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  array->self = array;
+  array->desc = *desc;
+  array->context = context;
+  array->bytes = charged(desc, bytes);
+  sim_lock();
+  cause = take(context->device, array->bytes);
+  note(context->device, array->bytes, cause ? NULL : array, cause);
+  if (!cause)
+    HASH_ADD_PTR(state.arrays, self, array);
+  sim_unlock();
+  if (cause) {
+    free(array);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *out = array;
+  return CUDA_SUCCESS;
+}
+
+static CUDA_ARRAY3D_DESCRIPTOR flat(size_t width, size_t height, CUarray_format format, unsigned channels) {
+  return (CUDA_ARRAY3D_DESCRIPTOR){.Width = width, .Height = height, .Format = format, .NumChannels = channels};
+}
+
+CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
+  CUDA_ARRAY3D_DESCRIPTOR desc = {0};
+  if (d)
+    desc = flat(d->Width, d->Height, d->Format, d->NumChannels);
+  return create(out, &desc);
+}
+
+CUresult cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
+  CUDA_ARRAY3D_DESCRIPTOR desc = {0};
+  if (d)
+    desc = flat(d->Width, d->Height, d->Format, d->NumChannels);
+  return create(out, &desc);
+}
+
+CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  CUDA_ARRAY3D_DESCRIPTOR desc = {0};
+  if (d)
+    desc = *d;
+  return create(out, &desc);
+}
+
+CUresult cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
+  CUDA_ARRAY3D_DESCRIPTOR desc = {0};
+  if (d) {
+    desc = flat(d->Width, d->Height, d->Format, d->NumChannels);
+    desc.Depth = d->Depth;
+    desc.Flags = d->Flags;
+  }
+  return create(out, &desc);
+}
+
+/* Caller holds the lock. */
+static void drop_array(CUarray array) {
+  HASH_DEL(state.arrays, array);
+  give(array->context->device, array->bytes, array);
+  free(array);
+}
+
+CUresult cuArrayDestroy(CUarray handle) {
+  CUarray array;
+  CUresult result = sim_ready();
+  if (result)
+    return result;
+  sim_lock();
+  HASH_FIND_PTR(state.arrays, &handle, array);
+  if (array && !array->parent)
+    drop_array(array);
+  else
+    result = CUDA_ERROR_INVALID_HANDLE;
+  sim_unlock();
+  return result;
+}
+
+static CUresult describe(CUarray handle, CUDA_ARRAY3D_DESCRIPTOR *out, bool wanted) {
+  CUarray array;
+  CUresult result = sim_ready();
+  if (result)
+    return result;
+  if (!wanted)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_lock();
+  HASH_FIND_PTR(state.arrays, &handle, array);
+  if (array)
+    *out = array->desc;
+  sim_unlock();
+  return array ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray array) {
+  CUDA_ARRAY3D_DESCRIPTOR d;
+  CUresult result = describe(array, &d, out);
+  if (!result)
+    *out = (CUDA_ARRAY_DESCRIPTOR){d.Width, d.Height, d.Format, d.NumChannels};
+  return result;
+}
+
+CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *out, CUarray array) {
+  CUDA_ARRAY3D_DESCRIPTOR d;
+  CUresult result = describe(array, &d, out);
+  if (!result)
+    *out = (CUDA_ARRAY_DESCRIPTOR_v1){(unsigned)d.Width, (unsigned)d.Height, d.Format, d.NumChannels};
+  return result;
+}
+
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray array) {
+  CUDA_ARRAY3D_DESCRIPTOR d;
+  CUresult result = describe(array, &d, out);
+  if (!result)
+    *out = d;
+  return result;
+}
+
+CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *out, CUarray array) {
+  CUDA_ARRAY3D_DESCRIPTOR d;
+  CUresult result = describe(array, &d, out);
+  if (!result)
+    *out = (CUDA_ARRAY3D_DESCRIPTOR_v1){(unsigned)d.Width, (unsigned)d.Height, (unsigned)d.Depth,
+                                        d.Format,          d.NumChannels,      d.Flags};
+  return result;
+}
+
+/* ---- mipmapped arrays ---- */
+
+/* With `foreign` the memory is somebody else's and nothing is charged. */
+static CUresult create_mipmap(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels,
+                              bool foreign) {
+  CUcontext context;
+  CUmipmappedArray mipmap;
+  const char *cause;
+  uint64_t bytes;
+  CUresult result = sim_current(&context);
+  if (result)
+    return result;
+  if (!out || !desc || !levels || levels > MOST_LEVELS || !mipmap_bytes(desc, levels, &bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  mipmap = calloc(1, sizeof *mipmap);
+  if (!mipmap)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  mipmap->self = mipmap;
+  mipmap->desc = *desc;
+  mipmap->context = context;
+  mipmap->levels = levels;
+  mipmap->bytes = foreign ? 0 : charged(desc, bytes);
+  sim_lock();
+  cause = take(context->device, mipmap->bytes);
+  note(context->device, mipmap->bytes, cause ? NULL : mipmap, cause);
+  if (!cause)
+    HASH_ADD_PTR(state.mipmaps, self, mipmap);
+  sim_unlock();
+  if (cause) {
+    free(mipmap);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *out = mipmap;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels) {
+  return create_mipmap(out, desc, levels, false);
+}
+
+CUresult sim_array_map(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels) {
+  return create_mipmap(out, desc, levels, true);
+}
+
+/* Caller holds the lock. */
+static void drop_mipmap(CUmipmappedArray mipmap) {
+  HASH_DEL(state.mipmaps, mipmap);
+  for (unsigned level = 0; level < mipmap->levels; level++) {
+    if (mipmap->level[level])
+      drop_array(mipmap->level[level]);
+  }
+  give(mipmap->context->device, mipmap->bytes, mipmap);
+  free(mipmap);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
+  CUmipmappedArray mipmap;
+  CUresult result = sim_ready();
+  if (result)
+    return result;
+  sim_lock();
+  HASH_FIND_PTR(state.mipmaps, &handle, mipmap);
+  if (mipmap)
+    drop_mipmap(mipmap);
+  else
+    result = CUDA_ERROR_INVALID_HANDLE;
+  sim_unlock();
+  return result;
+}
+
+/* The array that stands for a level; it has no memory of its own. Caller holds the lock. */
+static CUarray level_of(CUmipmappedArray mipmap, unsigned level) {
+  CUarray array = mipmap->level[level];
+  if (array)
+    return array;
+  array = calloc(1, sizeof *array);
+  if (!array)
+    return NULL;
+  array->self = array;
+  array->desc = mipmap->desc;
+  array->desc.Width = at_least_1(mipmap->desc.Width >> level);
+  array->desc.Height = mipmap->desc.Height ? at_least_1(mipmap->desc.Height >> level) : 0;
+  array->context = mipmap->context;
+  array->parent = mipmap;
+  HASH_ADD_PTR(state.arrays, self, array);
+  mipmap->level[level] = array;
+  return array;
+}
+
+CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, unsigned int level) {
+  CUmipmappedArray mipmap;
+  CUarray array = NULL;
+  CUresult result = sim_ready();
+  if (result)
+    return result;
+  sim_lock();
+  HASH_FIND_PTR(state.mipmaps, &handle, mipmap);
+  if (!mipmap)
+    result = CUDA_ERROR_INVALID_HANDLE;
+  else if (!out || level >= mipmap->levels)
+    result = CUDA_ERROR_INVALID_VALUE;
+  else if (!(array = level_of(mipmap, level)))
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (!result)
+    *out = array;
+  sim_unlock();
+  return result;
+}
+
+void sim_array_drop(CUcontext context) {
+  CUmipmappedArray mipmap, next_mipmap;
+  CUarray array, next;
+  HASH_ITER(hh, state.mipmaps, mipmap, next_mipmap) {
+    if (mipmap->context == context)
+      drop_mipmap(mipmap);
+  }
+  HASH_ITER(hh, state.arrays, array, next) {
+    if (array->context == context)
+      drop_array(array);
+  }
+}
