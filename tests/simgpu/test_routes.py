@@ -1,4 +1,4 @@
-"""Routes to device memory beyond cuMemAlloc: pools, virtual memory, arrays, host-pinned memory. Each against the driver's sums."""
+"""Routes to device memory beyond cuMemAlloc, and to memory that only looks like it, each against the driver's sums."""
 
 import ctypes
 import mmap
@@ -10,6 +10,7 @@ import sys
 
 from simgpu_support import (
     ALREADY_REGISTERED,
+    INVALID_CONTEXT,
     INVALID_HANDLE,
     INVALID_VALUE,
     KIB,
@@ -502,6 +503,108 @@ def test_arrays_end_with_their_context(driver):
     assert driver.lib.cuCtxDestroy_v2(own) == SUCCESS
     assert driver.requested_by(Kind.ARRAY) == 4096 and driver.lib.cuArrayDestroy(lost) == INVALID_HANDLE
     assert driver.lib.cuArrayDestroy(kept) == SUCCESS
+
+
+# ---- memory of somebody else ----
+class IpcHandle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+
+def open_ipc(driver, handle):
+    address = ctypes.c_uint64()
+    return driver.lib.cuIpcOpenMemHandle_v2(ctypes.byref(address), handle, 1), address.value
+
+
+def close_ipc(driver, address):
+    return driver.lib.cuIpcCloseMemHandle(ctypes.c_uint64(address))
+
+
+@fresh(memory="1MiB")
+def test_memory_of_another_process_is_mapped_not_owned(driver):
+    handle, other = IpcHandle(), IpcHandle()
+    assert driver.lib.simgpu_ipc_handle(0, ctypes.c_uint64(5 * MIB), ctypes.byref(handle)) == 0
+    assert driver.lib.simgpu_ipc_handle(0, ctypes.c_uint64(1000), ctypes.byref(other)) == 0
+    assert driver.lib.simgpu_ipc_handle(1, ctypes.c_uint64(1000), ctypes.byref(other)) == -1
+    (first, address), (again, same), (second, small) = (open_ipc(driver, h) for h in (handle, handle, other))
+    assert first == again == second == SUCCESS and address == same != small
+    assert driver.used() == 0 and driver.requested_by(Kind.MAPPED) == 5 * MIB + 1000
+    assert driver.live_by(Kind.MAPPED) == 2 and driver.lib.simgpu_live(0) == driver.lib.simgpu_calls() == 0
+    assert driver.write(address + 5 * MIB - 3, b"abc") == SUCCESS
+    assert driver.free(address) == INVALID_VALUE
+    assert close_ipc(driver, address) == SUCCESS and driver.read(address, 1) is not None  # opened twice
+    assert close_ipc(driver, address) == SUCCESS and close_ipc(driver, address) == INVALID_VALUE
+    assert driver.read(address, 1) is None and driver.requested_by(Kind.MAPPED) == 1000
+    assert driver.lib.cuDevicePrimaryCtxReset_v2(0) == SUCCESS and driver.requested_by(Kind.MAPPED) == 0
+
+
+@fresh(memory="8MiB")
+def test_ipc_between_two_processes(driver):
+    if len(sys.argv) > 3:  # the other process
+        handle = IpcHandle.from_buffer_copy(bytes.fromhex(sys.argv[3]))
+        assert open_ipc(driver, handle)[0] == SUCCESS and driver.requested_by(Kind.MAPPED) == 3000
+        return
+    handle, address = IpcHandle(), driver.alloc(3000)
+    assert driver.lib.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(address)) == SUCCESS
+    assert open_ipc(driver, handle)[0] == INVALID_CONTEXT  # one's own
+    assert open_ipc(driver, IpcHandle())[0] == INVALID_VALUE
+    pooled = ctypes.c_uint64(Pools(driver).alloc(1000))
+    assert driver.lib.cuIpcGetMemHandle(ctypes.byref(handle), pooled) == INVALID_VALUE
+    subprocess.run([sys.executable, *sys.argv, bytes(handle).hex()], check=True, timeout=60)
+
+
+class ExternalHandle(ctypes.Structure):
+    """CUDA_EXTERNAL_MEMORY_HANDLE_DESC with a file descriptor."""
+
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handle", ctypes.c_void_p * 2),
+        ("size", ctypes.c_ulonglong),
+        ("flags", ctypes.c_uint),
+        ("reserved", ctypes.c_uint * 16),
+    ]
+
+
+class ExternalBuffer(ctypes.Structure):
+    _fields_ = [
+        ("offset", ctypes.c_ulonglong),
+        ("size", ctypes.c_ulonglong),
+        ("flags", ctypes.c_uint),
+        ("reserved", ctypes.c_uint * 16),
+    ]
+
+
+class ExternalMipmap(ctypes.Structure):
+    _fields_ = [
+        ("offset", ctypes.c_ulonglong),
+        ("description", Descriptor3D),
+        ("levels", ctypes.c_uint),
+        ("reserved", ctypes.c_uint * 16),
+    ]
+
+
+@fresh(memory="1MiB")
+def test_external_memory_is_mapped_not_owned(driver):
+    lib, memory, address, mipmap = driver.lib, ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
+    fd = os.memfd_create("another-interface")
+    layout = ExternalHandle(type=1, size=4 * MIB)
+    ctypes.c_int.from_buffer(layout, 8).value = fd  # the union lies at 8, for the pointers in it
+    assert lib.cuImportExternalMemory(ctypes.byref(memory), ctypes.byref(layout)) == SUCCESS
+    assert driver.requested_by(Kind.MAPPED) == 4 * MIB and driver.used() == 0
+    buffer = ExternalBuffer(offset=MIB, size=3 * MIB)
+    assert lib.cuExternalMemoryGetMappedBuffer(ctypes.byref(address), memory, ctypes.byref(buffer)) == SUCCESS
+    assert driver.requested_by(Kind.MAPPED) == 4 * MIB and driver.used() == 0  # part of what was imported
+    assert driver.write(address.value + 3 * MIB - 1, b"x") == SUCCESS
+    buffer.offset += 1
+    assert lib.cuExternalMemoryGetMappedBuffer(ctypes.byref(address), memory, ctypes.byref(buffer)) == INVALID_VALUE
+    images = ExternalMipmap(description=Descriptor3D(64, 64, 0, FLOAT, 1), levels=3)
+    call = lib.cuExternalMemoryGetMappedMipmappedArray
+    assert call(ctypes.byref(mipmap), memory, ctypes.byref(images)) == SUCCESS
+    assert driver.used() == driver.requested_by(Kind.ARRAY) == 0
+    assert lib.cuMipmappedArrayDestroy(mipmap) == SUCCESS
+    assert driver.free(address.value) == SUCCESS and driver.free(address.value) == INVALID_VALUE
+    assert lib.cuDestroyExternalMemory(memory) == SUCCESS and lib.cuDestroyExternalMemory(memory) == INVALID_HANDLE
+    assert driver.requested_by(Kind.MAPPED) == 0 and driver.lib.simgpu_calls() == 0
+    assert not os.path.exists(f"/proc/self/fd/{fd}")  # the driver's since the import
 
 
 # ---- host-pinned memory ----

@@ -73,7 +73,7 @@ enum sim_pool {
 struct sim_block {
   uint64_t bytes;     /* requested; 0: the slot is free */
   CUcontext context;  /* whose end is the block's end; NULL: none */
-  void *owner;        /* SIMGPU_POOL: the memory pool */
+  void *owner;        /* SIMGPU_POOL: the memory pool; SIMGPU_MAPPED: what foreign.c knows of an IPC handle */
   uint32_t next_free; /* slot index + 1 */
   uint8_t device, pool, kind;
 };
@@ -160,6 +160,10 @@ void sim_pool_release(const struct sim_place *place);
 void sim_pool_settle(int device);
 /* Frees everything that the pools of a device hold, in use or not. */
 void sim_pool_drop(int device);
+
+/* ---- foreign.c. Callers hold sim_lock(). ---- */
+/* Unmaps memory of somebody else. */
+void sim_foreign_release(const struct sim_place *place);
 
 /* ---- vmm.c. Callers hold sim_lock(). ---- */
 /* Where the host reaches bytes of mapped and accessible memory; NULL unless all of them are. */

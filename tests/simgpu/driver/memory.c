@@ -49,30 +49,36 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum sim_pool pool) {
   return CUDA_SUCCESS;
 }
 
-/* Caller holds the lock. False for memory that is not this driver's to free. */
-static bool release(const struct sim_place *place) {
+/* Caller holds the lock. */
+static void release(const struct sim_place *place) {
   struct sim_block block = *place->block;
   uint64_t base = place->base;
   switch (block.kind) {
-  case SIMGPU_PLAIN:
-  case SIMGPU_MANAGED:
+  case SIMGPU_POOL:
+    sim_pool_release(place);
+    break;
+  case SIMGPU_MAPPED:
+    sim_foreign_release(place);
+    break;
+  default:
     sim_capacity_refund(block.device, block.kind, block.bytes);
     sim_space_give(place);
     sim_journal_free(block.device, block.kind, block.bytes, base);
-    return true;
-  case SIMGPU_POOL:
-    sim_pool_release(place);
-    return true;
-  default:
-    return false;
   }
+}
+
+/* Whether cuMemFree() serves: not for what cuIpcCloseMemHandle() closes. */
+static bool freeable(const struct sim_block *block) {
+  return block->kind != SIMGPU_MAPPED || !block->owner;
 }
 
 CUresult sim_memory_free(uint64_t address) {
   struct sim_place place;
   CUresult result = CUDA_SUCCESS;
   sim_lock();
-  if (!sim_space_find(address, &place) || place.base != address || !release(&place))
+  if (sim_space_find(address, &place) && place.base == address && freeable(place.block))
+    release(&place);
+  else
     result = CUDA_ERROR_INVALID_VALUE;
   sim_unlock();
   return result;

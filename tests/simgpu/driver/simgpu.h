@@ -10,7 +10,8 @@
  *
  * "Allocation call" means a call with valid arguments that asks for device memory: cuMemAlloc, cuMemAllocPitch,
  * cuMemAllocManaged, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemCreate and the calls that create arrays and
- * mipmapped arrays, any version. These are counted, from 1, over all devices and threads, and only these can be made to fail. SIMGPU_FAIL_CALLS=all adds host-pinned memory.
+ * mipmapped arrays, any version. These are counted, from 1, over all devices and threads, and only these can be made to
+ * fail. SIMGPU_FAIL_CALLS=all adds host-pinned memory.
  *
  * Environment, read once at the first call. Sizes are integers with an optional B, KB, MB, GB or KiB, MiB, GiB.
  *
@@ -84,6 +85,10 @@ uint64_t simgpu_live_by(int device, int kind);
 
 /* simgpu_used_by(device, SIMGPU_POOL): what all memory pools of a device have reserved. */
 uint64_t simgpu_reserved(int device);
+
+/* Writes a CUipcMemHandle (64 bytes) for device memory of so many bytes that another process might own: a process
+ * cannot open its own handles. Returns 0, or -1 for an unknown device or no bytes. */
+int simgpu_ipc_handle(int device, uint64_t bytes, void *handle);
 
 /* Allocation calls so far, refused ones included. */
 uint64_t simgpu_calls(void);
