@@ -104,7 +104,7 @@ def _inner_part(call, seeds, retain_graph, rest):
             if failure is None:
                 return joints
             call.drop_graph()
-            saved.restore()
+            call.spoiled = saved.restore()
         saved = joints = None
         call.drop_graph()
         shrink(call, native.BACKWARD, failure)
@@ -118,7 +118,7 @@ def _inner_part(call, seeds, retain_graph, rest):
             gradients.touched(call.parameters)
             if failure is None:
                 return joints
-            saved.restore()
+            call.spoiled = saved.restore()
         saved = joints = None
         shrink(call, native.BACKWARD, failure)
 

@@ -8,7 +8,7 @@ user's tensors holds it, the registry only refers to it.
 import weakref
 
 from . import gradients, tree
-from .runtime import is_tensor, runtime
+from .runtime import is_tensor
 from .state import BatchNormStatistics, RandomState, without_autocast
 
 _registry = []  # weak references, oldest first
@@ -22,6 +22,15 @@ def pending():
     if None in calls:
         _registry[:] = [reference for reference in _registry if reference() is not None]
     return [call for call in calls if call is not None]
+
+
+def stepped_on(parameters):
+    """An optimizer has updated these parameters: what is pending for them cannot be computed a second time."""
+    calls = [call for call in pending() if not call.consumed]
+    if calls:
+        ids = {id(parameter) for parameter in parameters}
+        for call in calls:
+            call.overtaken = call.overtaken or any(id(parameter) in ids for parameter in call.parameters)
 
 
 class Call:
@@ -49,8 +58,9 @@ class Call:
         self.consumed = False
         self.chunk_bounds = None  # of the forward that the user's loss saw, where it ran in chunks
         self.chunk_random = []
-        self.steps = runtime.steps
+        self.overtaken = False  # an optimizer has stepped on its parameters since the forward
         self.versions = None
+        self.spoiled = None  # why a failed attempt could not be undone; None: it was, or there was none
 
     def bounds(self):
         """(start, stop) of each chunk; they differ by one sample at most."""
@@ -73,7 +83,9 @@ class Call:
 
     def changed_since(self):
         """Why a second forward would not be the first one again; None if it would."""
-        if self.steps != runtime.steps:
+        if self.spoiled is not None:
+            return self.spoiled
+        if self.overtaken:
             return "the optimizer has stepped between its forward and its backward"
         if self.versions is not None:
             now = (self.inputs.versions(), [p.inplace_version for p in self.parameters])

@@ -14,6 +14,7 @@ from .runtime import runtime
 
 _ABSENT = "absent"
 _ZERO = "zero"
+_ROWS = "selected rows"  # of a sparse embedding: Paddle has no copy of these
 
 _clean = {}  # id of a parameter -> weak reference to it: zeroed, and untouched since
 _hooked = {}  # id of a parameter -> weak reference to it: somebody registered a gradient hook
@@ -116,18 +117,24 @@ class Saved:
             elif _is_clean(parameter):
                 self._entries.append((parameter, _ZERO))
                 self._clean.append(parameter)
+            elif grad.is_selected_rows():
+                self._entries.append((parameter, _ROWS))
             else:
                 self._entries.append((parameter, grad.clone()))
 
     def restore(self):
-        """Puts them back."""
+        """Puts them back. Returns why that could not be done, None where it was."""
         tensor = runtime.paddle.base.core.eager.Tensor
+        why = None
         for parameter, saved in self._entries:
             if saved is _ABSENT:
                 tensor.clear_gradient(parameter, False)
+            elif saved is _ROWS:
+                why = "the sparse gradient of %s, of which there is no copy, may hold a part of it" % parameter.name
             elif saved is _ZERO:
                 tensor.clear_gradient(parameter, True)
             else:
                 grad_of(parameter).copy_(saved, True)
         for parameter in self._clean:
             _clean[id(parameter)] = weakref.ref(parameter)
+        return why
