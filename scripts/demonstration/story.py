@@ -147,7 +147,7 @@ def tell(arguments: argparse.Namespace) -> int:
         console.print(f"\n[red]FAILED[/red] the guarded run did not finish; its files are in {guarded.folder}")
         return 1
     hand = story.run(
-        "4. For comparison: enough memory, hand-written accumulation that replays what bsguard did",
+        "4. By hand: enough memory, with accumulation that replays what bsguard did",
         "4-by-hand",
         "by_hand.py",
         place.enough_bytes,
