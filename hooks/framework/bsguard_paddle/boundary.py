@@ -4,7 +4,7 @@ from . import arming, chunks, evaluation, loss, named, native
 from .call import Call
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
-from .rescue import shrink
+from .rescue import give_up, shrink
 from .runtime import original_call, runtime, thread
 from .site import site_of
 from .state import Mode
@@ -83,12 +83,7 @@ def _train(site, device, args, kwargs):
             failure = Failure(error)
         call = Call(site, inputs, Mode(), device)
         shrink(call, native.FORWARD, failure)
-    while True:
-        (outputs, own), failure = _attempt_forward(call)
-        if failure is None:
-            break
-        call.rewind()
-        shrink(call, native.FORWARD, failure)
+    outputs, own = _forward(call, failure)
     try:
         return call.hand_out(outputs, own)
     except Exception as error:
@@ -111,9 +106,34 @@ def _take_up(call, decision):
     call.pieces, call.micro_batch = decision.accumulation_steps, decision.micro_batch
 
 
-def _attempt_forward(call):
-    result, failure = attempt(lambda: chunks.forward(call) if call.pieces > 1 else _forward_whole(call))
-    return (result or (None, None)), failure
+def _forward(call, failure):
+    """(outputs, own) for Call.hand_out(), in as many chunks as it takes. failure: the OOM of this step so far, or None."""
+    while True:
+        wrong = None
+        try:
+            if call.pieces > 1:
+                result, missed = attempt(lambda: chunks.forward(call))
+            else:
+                result, missed = attempt(lambda: _forward_whole(call))
+            if missed is None:
+                return result
+        except Exception as error:
+            if call.pieces == 1:
+                raise
+            wrong = error
+        call.rewind()
+        if wrong is None:
+            failure = missed
+            shrink(call, native.FORWARD, failure)
+            continue
+        # Only in chunks: the call may well run as a whole, or it was an OOM that brought it here.
+        what = str(wrong) if isinstance(wrong, chunks.Mismatch) else "%s: %s" % (type(wrong).__name__, wrong)
+        call.site.cannot_split(
+            call.inputs, call.mode, "in chunks it failed (%s)" % (what.splitlines() or [""])[0][:160]
+        )
+        if failure is not None:
+            give_up(call, native.FORWARD, failure)
+        call.pieces, call.micro_batch, call.proof = 1, call.inputs.batch, None
 
 
 def _forward_whole(call):
@@ -121,6 +141,7 @@ def _forward_whole(call):
     args, kwargs, joints = call.inputs.whole()
     call.joints = joints
     outputs = original_call(call.layer, args, kwargs)
+    call.inputs.hand_back(joints)
     own = {id(tensor): tensor for tensor in call.inputs.tensors}
     own.update((id(leaf), original) for original, leaf in joints)
     own.update((id(parameter), parameter) for parameter in call.layer.parameters())

@@ -6,10 +6,15 @@ from .runtime import inside, is_tensor, original_call, runtime
 from .state import BatchNormStatistics, RandomState, without_autocast
 
 
+class Mismatch(Exception):
+    """A chunk came out otherwise than the proof has shown; says how."""
+
+
 def forward(call):
     """Outputs of the whole batch, from chunks that keep no graph: (outputs, own) for Call.hand_out().
 
-    BatchNorm statistics afterwards are those of one pass over the batch; each chunk's random state is kept.
+    BatchNorm statistics afterwards are those of one pass over the batch; each chunk's random state is kept. Raises
+    Mismatch where a chunk is not what the proof has shown.
     """
     proof = call.proof
     statistics = BatchNormStatistics(call.site.batch_norms())
@@ -23,6 +28,7 @@ def forward(call):
         args, kwargs, _ = call.inputs.cut(start, stop, proof.chosen)
         outputs = call.mode.run(lambda a=args, k=kwargs: original_call(call.layer, a, k), grad=False)
         flat = tree.leaves(outputs)
+        _check(flat, proof.outputs, stop - start)
         if first is None:
             first = outputs
             back = _handed_back(call, flat, (args, kwargs))
@@ -54,6 +60,16 @@ def forward(call):
         merged.append(leaf)
         column.clear()
     return tree.rebuild(first, iter(merged)), own
+
+
+def _check(flat, outputs, samples):
+    if len(flat) != len(outputs):
+        raise Mismatch("it returned %d values instead of %d" % (len(flat), len(outputs)))
+    for index, (leaf, output) in enumerate(zip(flat, outputs)):
+        if output.kind is CONCATENATED:
+            shape = leaf.shape if is_tensor(leaf) else []
+            if len(shape) <= output.axis or shape[output.axis] != samples * output.per_sample:
+                raise Mismatch("output %d has the shape %s for %d samples" % (index, shape, samples))
 
 
 def _reduced(column, output, bounds, batch):
@@ -108,10 +124,10 @@ def _backward(call, seeds, sink):
             found = [None] * len(joints)
             if roots:
                 with inside():
-                    found = sink.chunk(roots, parts, [leaf for _, leaf in joints])
+                    found = sink.chunk(roots, parts, [joint.leaf for joint in joints])
             roots = parts = None
-            for (original, leaf), gradient in zip(joints, found):
-                gathered.setdefault(id(original), (original, []))[1].append((leaf.shape, gradient))
+            for joint, gradient in zip(joints, found):
+                gathered.setdefault(joint.place, (joint, []))[1].append((joint.leaf.shape, gradient))
             joints = found = None
     finally:
         statistics.restore()
@@ -119,8 +135,14 @@ def _backward(call, seeds, sink):
             random_now.restore()
     with inside():
         sink.finish()
-    joined = [(original, _join(original, parts)) for original, parts in gathered.values()]
-    return [(original, gradient) for original, gradient in joined if gradient is not None]
+    totals = {}
+    for joint, parts in gathered.values():
+        gradient = _join(joint, parts)
+        if gradient is not None:
+            original, known = totals.get(id(joint.original), (joint.original, None))
+            with runtime.paddle.no_grad():
+                totals[id(original)] = original, gradient if known is None else known + gradient
+    return list(totals.values())
 
 
 def _pair(leaves, outputs, seeds, start, stop, batch):
@@ -146,14 +168,15 @@ def _pair(leaves, outputs, seeds, start, stop, batch):
     return roots, parts
 
 
-def _join(original, parts):
-    """The gradient of an input from those of its chunks: laid end to end if it was cut, summed if it was not."""
+def _join(joint, parts):
+    """The gradient of an input in one place from those of its chunks: laid end to end if it was cut, summed if not."""
     paddle = runtime.paddle
     if all(gradient is None for _, gradient in parts):
         return None
     with paddle.no_grad():
-        if original.ndim and sum(shape[0] for shape, _ in parts) == original.shape[0]:
-            whole = [paddle.zeros(shape, original.dtype) if grad is None else grad for shape, grad in parts]
+        if joint.cut:
+            dtype = joint.original.dtype
+            whole = [paddle.zeros(shape, dtype) if grad is None else grad for shape, grad in parts]
             return paddle.concat(whole, 0) if len(whole) > 1 else whole[0]
         total = None
         for _, grad in parts:

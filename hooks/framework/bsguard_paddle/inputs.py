@@ -4,8 +4,12 @@ A unit is what can be cut: a tensor whose first dimension is the batch, or a lis
 really are to be cut is not decided here: having the right size is a hint, the proof decides.
 """
 
+import zlib
+
 from . import tree
 from .runtime import is_tensor, runtime
+
+_SIGNATURE_BYTES = 240
 
 
 class _PerSample:
@@ -15,6 +19,21 @@ class _PerSample:
 
     def __init__(self, items):
         self.items = items
+
+
+class Joint:
+    """An input that needs a gradient, and the leaf that stands for it in one chunk.
+
+    cut: the leaf holds the rows of this chunk only. place: the same for what belongs together over all chunks.
+    """
+
+    __slots__ = ("cut", "leaf", "original", "place")
+
+    def __init__(self, original, leaf, cut, place):
+        self.original = original
+        self.leaf = leaf
+        self.cut = cut
+        self.place = place
 
 
 class Inputs:
@@ -51,7 +70,23 @@ class Inputs:
                 parts.append("%s[%s]" % (kind, ",".join(map(str, rest))))
             elif leaf is None or isinstance(leaf, bool):
                 parts.append(str(leaf))
-        self.signature = ";".join(parts)[:240].encode("utf-8", "replace")
+        text = ";".join(parts).encode("utf-8", "replace")
+        if len(text) > _SIGNATURE_BYTES:
+            # Cut short, it must still tell apart what differs at the end.
+            text = text[: _SIGNATURE_BYTES - 9] + b"#%08x" % zlib.crc32(text)
+        self.signature = text
+        self._rebuilt = []
+
+    def form(self):
+        """What of the inputs beside shapes and types may decide what a forward computes: comparable and hashable.
+
+        Returns (form, numbers): structure, texts and which inputs need a gradient; and the numbers, which may count.
+        """
+        texts = tuple(leaf for leaf in self._leaves if isinstance(leaf, (str, bytes)))
+        kinds = tuple(type(leaf).__name__ for leaf in self._leaves)
+        needs = tuple(not tensor.stop_gradient for tensor in self.tensors)
+        numbers = tuple(leaf for leaf in self._leaves if isinstance(leaf, (int, float)) and not isinstance(leaf, bool))
+        return (tree.shape_of(self._tree), kinds, texts, needs), numbers
 
     def whole(self):
         """(args, kwargs, joints): the very objects that were given, but every input that needs a gradient as a leaf of
@@ -62,7 +97,26 @@ class Inputs:
         joints, known = [], {}
         if all(tensor.stop_gradient for tensor in self.tensors):
             return self._given + (joints,)
-        return self._tree_args([self._as_leaf(leaf, joints, known) for leaf in self._leaves]) + (joints,)
+        rebuilt = []
+        args, kwargs = tree.replaced(self._given, lambda leaf: self._as_leaf(leaf, joints, known), rebuilt)
+        self._rebuilt = [(given, new, _content(new)) for given, new in rebuilt]
+        return args, kwargs, joints
+
+    def hand_back(self, joints):
+        """What a forward wrote to a list or dict that whole() had to build anew is written to the user's own."""
+        originals = {id(leaf): original for original, leaf in joints}
+        originals.update((id(new), given) for given, new, _ in self._rebuilt)
+        for given, new, before in self._rebuilt:
+            now = _content(new)
+            if len(now) == len(before) and all(a is b for a, b in zip(now, before)):
+                continue
+            if isinstance(new, dict):
+                items = [(key, originals.get(id(value), value)) for key, value in new.items()]
+                given.clear()
+                given.update(items)
+            else:
+                given[:] = [originals.get(id(value), value) for value in new]
+        self._rebuilt = []
 
     def leaves(self):
         """The leaves as they were given, in the order in which cut() gives them."""
@@ -83,12 +137,16 @@ class Inputs:
         return out
 
     def cut(self, start, stop, chosen):
-        """(args, kwargs, joints) of the samples start..stop-1, the units of `chosen` cut and the rest as it was."""
+        """(args, kwargs, joints) of the samples start..stop-1, the units of `chosen` cut and the rest as it was.
+
+        joints: a Joint for every place of an input that needs a gradient.
+        """
         joints, known, new = [], {}, []
         for index, leaf in enumerate(self._leaves):
             if index in chosen:
                 if isinstance(leaf, _PerSample):
-                    new.append(_PerSample(leaf.items[start:stop]))
+                    items = [self._uncut(item, joints, known) for item in leaf.items[start:stop]]
+                    new.append(_PerSample(items))
                     continue
                 with runtime.paddle.no_grad():
                     part = leaf[start:stop]
@@ -97,12 +155,12 @@ class Inputs:
                     new.append(part)
                 else:
                     part.stop_gradient = False
-                    joints.append((leaf, part))
+                    joints.append(Joint(leaf, part, True, index))
                     new.append(part)
-            elif is_tensor(leaf):
-                new.append(self._as_leaf(leaf, joints, known))
+            elif isinstance(leaf, _PerSample):
+                new.append(_PerSample([self._uncut(item, joints, known) for item in leaf.items]))
             else:
-                new.append(leaf)
+                new.append(self._uncut(leaf, joints, known))
         return self._tree_args(new) + (joints,)
 
     def sample(self, start, stop, chosen):
@@ -125,6 +183,12 @@ class Inputs:
         """Counts of in-place changes, to notice inputs that were changed between forward and backward."""
         return [tensor.inplace_version for tensor in self.tensors]
 
+    def _uncut(self, leaf, joints, known):
+        pairs = []
+        fresh = self._as_leaf(leaf, pairs, known)
+        joints.extend(Joint(original, one, False, ("whole", id(original))) for original, one in pairs)
+        return fresh
+
     @staticmethod
     def _as_leaf(leaf, joints, known):
         if not is_tensor(leaf) or leaf.stop_gradient:
@@ -139,6 +203,10 @@ class Inputs:
     def _tree_args(self, leaves):
         args, kwargs = tree.rebuild(self._tree, iter(leaves))
         return _open_lists(args), _open_lists(kwargs)
+
+
+def _content(container):
+    return [part for item in container.items() for part in item] if isinstance(container, dict) else list(container)
 
 
 def _batch(tensors, shapes):

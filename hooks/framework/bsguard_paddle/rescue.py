@@ -37,9 +37,7 @@ def shrink(call, phase, failure):
     if why is not None and inputs.batch >= 2:
         library.refused(site.name, why)
     if decision.verdict != native.SHRINK:
-        library.unrescued(call.device, phase, failure.line)
-        failure.error._bsguard_reported = True
-        failure.throw()
+        give_up(call, phase, failure)
     call.pieces = decision.accumulation_steps
     call.micro_batch = decision.micro_batch
     library.applied(
@@ -53,6 +51,13 @@ def shrink(call, phase, failure):
         ",".join(reasons),
     )
     failure.error.__traceback__ = None
+
+
+def give_up(call, phase, failure):
+    """The OOM that was reported last cannot be saved: report, and the user's exception."""
+    runtime.library.unrescued(call.device, phase, failure.line)
+    failure.error._bsguard_reported = True
+    failure.throw()
 
 
 def exactness_of(call, phase):

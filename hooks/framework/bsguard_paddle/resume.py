@@ -7,8 +7,10 @@ run again: that serves where the moments are made, which is where memory is take
 may have come before or after it was written, as may one in a fused update of many: those are not resumed.
 """
 
+from .gradients import grad_of
 from .oom import Failure, is_oom
 from .runtime import reclaim, runtime
+from .steps import parameters_of
 
 _MOST_ATTEMPTS = 3
 
@@ -32,13 +34,8 @@ def patch(kinds):
 
 
 def _versions(optimizer):
-    groups = optimizer._parameter_list or []
-    found = []
-    for entry in groups:
-        for parameter in entry["params"] if isinstance(entry, dict) else [entry]:
-            grad = runtime.paddle.base.core.eager.Tensor.grad.__get__(parameter, type(parameter))
-            found.append(None if grad is None else grad.inplace_version)
-    return found
+    gradients = [grad_of(parameter) for parameter in parameters_of(optimizer)]
+    return [None if gradient is None else gradient.inplace_version for gradient in gradients]
 
 
 def _retrying(original):

@@ -20,7 +20,6 @@ class _Runtime:
     layer_call = None  # the originals
     run_backward = None
     run_partial_grad = None
-    steps = 0  # optimizer steps ended
     device = 0  # CUDA ordinal that was trained on last
 
 

@@ -59,6 +59,11 @@ class Site:
             self._proofs[key] = known
         return known
 
+    def cannot_split(self, inputs, mode, why):
+        """What the proof has shown did not hold: inputs of this signature are not split any more, and it is said why."""
+        self._proofs[(inputs.signature, self.layer().training, mode.is_mixed())] = proof.Proof(why)
+        runtime.library.refused(self.name, why)
+
     def give_up(self, why):
         """Leaves this layer alone from now on, and says so."""
         if self.off is None:

@@ -3,6 +3,7 @@
 import threading
 
 from . import arming, boundary, native
+from .call import stepped_on
 from .runtime import runtime
 
 
@@ -45,7 +46,7 @@ def _counted(original):
             raise
         finally:
             _depth.value -= 1
-        _ended()
+        _ended(self)
         return result
 
     step.__name__ = original.__name__
@@ -54,8 +55,16 @@ def _counted(original):
     return step
 
 
-def _ended():
-    runtime.steps += 1
+def parameters_of(optimizer):
+    """The parameters that an optimizer updates, groups or not."""
+    found = []
+    for entry in optimizer._parameter_list or []:
+        found.extend(entry["params"] if isinstance(entry, dict) else [entry])
+    return found
+
+
+def _ended(optimizer):
+    stepped_on(parameters_of(optimizer))
     boundary.step_ended()
     peak = arming.step_ended(runtime.device)
     runtime.library.step(runtime.device, peak)

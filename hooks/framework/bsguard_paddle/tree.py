@@ -18,21 +18,24 @@ def leaves(tree, into=None):
     return out
 
 
-def rebuild(tree, new_leaves):
+def rebuild(tree, new_leaves, depth=-1):
     """A tree of the same shape and container types whose leaves come from the iterator `new_leaves`.
 
-    Raises TypeError where a container subclass cannot be built from its items.
+    depth: how many levels of containers are opened, what lies below counts as a leaf; -1: all. Raises TypeError where a
+    container subclass cannot be built from its items.
     """
+    if depth == 0:
+        return next(new_leaves)
     if isinstance(tree, tuple):
-        items = [rebuild(item, new_leaves) for item in tree]
+        items = [rebuild(item, new_leaves, depth - 1) for item in tree]
         if hasattr(tree, "_fields"):
             return type(tree)(*items)
         return tuple(items) if type(tree) is tuple else type(tree)(items)
     if isinstance(tree, list):
-        items = [rebuild(item, new_leaves) for item in tree]
+        items = [rebuild(item, new_leaves, depth - 1) for item in tree]
         return items if type(tree) is list else type(tree)(items)
     if isinstance(tree, dict):
-        pairs = [(key, rebuild(item, new_leaves)) for key, item in tree.items()]
+        pairs = [(key, rebuild(item, new_leaves, depth - 1)) for key, item in tree.items()]
         if type(tree) is dict:
             return dict(pairs)
         try:
@@ -40,6 +43,26 @@ def rebuild(tree, new_leaves):
         except TypeError:
             return type(tree)(pairs)
     return next(new_leaves)
+
+
+def replaced(tree, swap, rebuilt=None):
+    """`tree` with swap(leaf) for each leaf; a container in which nothing changed stays the very same object.
+
+    rebuilt: a list that gets (container, new container) for each list and dict that was built anew.
+    """
+    if isinstance(tree, dict):
+        children = list(tree.values())
+    elif isinstance(tree, (list, tuple)):
+        children = list(tree)
+    else:
+        return swap(tree)
+    items = [replaced(child, swap, rebuilt) for child in children]
+    if all(a is b for a, b in zip(items, children)):
+        return tree
+    new = rebuild(tree, iter(items), depth=1)
+    if rebuilt is not None and isinstance(tree, (list, dict)):
+        rebuilt.append((tree, new))
+    return new
 
 
 def shape_of(tree):
