@@ -26,7 +26,14 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
                 runtime.run_backward(tensors, grads, retain_graph, *rest)
             gradients.touched()
             return None
-        return _through(calls, tensors, grads, retain_graph, rest)
+        try:
+            return _through(calls, tensors, grads, retain_graph, rest)
+        except BaseException:
+            # What arrived at the leaves belongs to this backward: none of it may count in a later one.
+            gradients.touched()
+            for call in calls:
+                call.clear_seeds()
+            raise
     finally:
         runtime.library.set_phase(native.OTHER if phase_before == native.LOSS else phase_before)
 
