@@ -78,8 +78,9 @@ def reclaim():
 
 def allocated(device):
     """(allocated now, its peak so far) in bytes by the framework's own count; (0, 0) where it keeps none."""
-    cuda = runtime.paddle.device.cuda
+    core = runtime.paddle.base.core
     try:
-        return int(cuda.memory_allocated(device)), int(cuda.max_memory_allocated(device))
+        now = core.device_memory_stat_current_value("Allocated", device)
+        return int(now), int(core.device_memory_stat_peak_value("Allocated", device))
     except Exception:
         return 0, 0
