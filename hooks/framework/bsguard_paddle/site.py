@@ -9,6 +9,8 @@ from .state import batch_norms
 _sites = {}  # id of a layer -> Site
 _counts = {}  # class name -> layers of it that were boundaries so far
 
+_MOST_LOOKS = 8  # a layer with no parameter on a device in so many calls is one of the host
+
 
 class Site:
     """What is remembered of a layer between its calls."""
@@ -20,8 +22,10 @@ class Site:
         self.encoded_name = self.name.encode("utf-8", "replace")
         self.off = None  # why this layer is left alone for good; None: it is not
         self.sizes = {}  # signature -> arming.Size
+        self.said = set()  # what was said of how exact its runs in chunks are
         self._proofs = {}
-        self._witness = None  # a parameter that was trainable at the last look
+        self._witness = None  # a parameter that was trainable, or on a device, at the last look
+        self._looks = 0  # at all of its parameters, for one that is on a device
         self._norms = None
 
     def trainable(self):
@@ -38,10 +42,18 @@ class Site:
     def device(self):
         """CUDA ordinal of the device that its parameters are on; -1: none, or it has none."""
         witness = self._witness and self._witness()
-        if witness is None:
-            witness = next(iter(self.layer().parameters()), None)
-            self._witness = None if witness is None else weakref.ref(witness)
-        return -1 if witness is None else device_of(witness)
+        if witness is not None:
+            device = device_of(witness)
+            if device >= 0 or self._looks >= _MOST_LOOKS:
+                return device
+        # One may be elsewhere: an embedding kept on the host, a recurrent layer's weights until the first update.
+        self._looks += 1
+        for parameter in self.layer().parameters():
+            device = device_of(parameter)
+            if device >= 0:
+                self._witness = weakref.ref(parameter)
+                return device
+        return -1
 
     def batch_norms(self):
         """Its BatchNorm layers."""
