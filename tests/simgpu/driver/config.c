@@ -123,6 +123,8 @@ static void read_all(void) {
   read_unit("SIMGPU_GRANULARITY", &c->granularity);
   read_unit("SIMGPU_POOL_CHUNK", &c->pool_chunk);
   read_size("SIMGPU_CONTEXT_MEMORY", 0, &c->context_memory);
+  read_size("SIMGPU_MODULE_MEMORY", 0, &c->module_memory);
+  read_size("SIMGPU_QUEUE_MEMORY", 0, &c->queue_memory);
   read_size("SIMGPU_FAIL_SIZE", 0, &c->fail_size);
   read_number("SIMGPU_DEVICES", 0, SIM_MAX_DEVICES, "0 to 16", &devices);
   read_number("SIMGPU_DRIVER_VERSION", 2000, 999999, "1000*major + 10*minor, e.g. 12040", &version);

@@ -1,6 +1,6 @@
 /*
  * context.c - cuInit, contexts, and each thread's stack of them. A context is a handle and an owner of allocations; it
- * costs SIMGPU_CONTEXT_MEMORY once a device. Destroying one, or resetting or releasing the primary one for the last
+ * costs SIMGPU_CONTEXT_MEMORY. Destroying one, or resetting or releasing the primary one for the last
  * time, frees what it allocated. Handles are never reused, so that a stale one is told from a live one.
  */
 #include <stdatomic.h>
@@ -17,7 +17,6 @@ static struct {
   struct {
     CUcontext primary;
     unsigned retained, flags;
-    unsigned alive; /* contexts, primary included */
   } device[SIM_MAX_DEVICES];
 } state;
 
@@ -68,39 +67,39 @@ CUresult sim_current(CUcontext *out) {
     return result;
   if (mine.depth == 0 || !mine.stack[mine.depth - 1])
     return CUDA_ERROR_INVALID_CONTEXT;
-  *out = mine.stack[mine.depth - 1];
-  return (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!mine.stack[mine.depth - 1]->alive)
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *out = mine.stack[mine.depth - 1]->owner;
+  return CUDA_SUCCESS;
 }
 
 /* Caller holds the lock. */
 static CUresult bring_up(CUcontext context) {
-  int device = context->device;
-  uint64_t bytes = sim_round_up(sim_config()->context_memory, sim_config()->granularity);
-  if (state.device[device].alive == 0 && !sim_capacity_take(device, SIMGPU_CONTEXT, bytes))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  state.device[device].alive++;
-  context->alive = true;
-  return CUDA_SUCCESS;
+  CUresult result = sim_overhead_take(context->device, SIMGPU_CONTEXT);
+  if (!result)
+    context->alive = true;
+  return result;
 }
 
-/* Frees what a context owns. The memory pools are the device's, and end with its primary context. Caller holds the
- * lock.
- */
+/* Frees what a context owns. Memory pools and the memory of graphs are the device's, and end with its primary context.
+ * Caller holds the lock. */
 static void drop(CUcontext context) {
+  sim_stream_drop(context);
+  sim_module_drop(context);
   sim_memory_drop(context);
   sim_array_drop(context);
   sim_pinned_drop(context);
-  if (context->primary)
+  if (context->primary) {
     sim_pool_drop(context->device);
+    sim_graph_drop(context->device);
+  }
 }
 
 /* Caller holds the lock. */
 static void take_down(CUcontext context) {
-  int device = context->device;
   drop(context);
   context->alive = false;
-  if (--state.device[device].alive == 0)
-    sim_capacity_return(device, SIMGPU_CONTEXT, sim_capacity_used_by(device, SIMGPU_CONTEXT));
+  sim_overhead_return(context->device, SIMGPU_CONTEXT);
 }
 
 /* Caller holds the lock. */
@@ -112,6 +111,8 @@ static CUcontext make(int device, bool primary, unsigned flags) {
   context->device = device;
   context->primary = primary;
   context->flags = flags;
+  context->attached = 1;
+  context->owner = context;
   context->next = state.all;
   state.all = context;
   return context;
@@ -125,7 +126,35 @@ static CUresult push(CUcontext context) {
 }
 
 /* ---- primary contexts ---- */
+
+/* Caller holds the lock. */
+static CUresult retain(CUdevice device, CUcontext *out) {
+  CUcontext primary = state.device[device].primary;
+  CUresult result = CUDA_SUCCESS;
+  if (!primary)
+    primary = state.device[device].primary = make(device, true, state.device[device].flags);
+  if (!primary)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!primary->alive)
+    result = bring_up(primary);
+  if (result)
+    return result;
+  state.device[device].retained++;
+  *out = primary;
+  return CUDA_SUCCESS;
+}
+
+/* Caller holds the lock. */
+static CUresult release(CUdevice device) {
+  if (state.device[device].retained == 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
+  if (--state.device[device].retained == 0 && state.device[device].primary->alive)
+    take_down(state.device[device].primary);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
+  CUcontext primary;
   CUresult result = sim_ready();
   if (result)
     return result;
@@ -134,17 +163,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
   if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
-  if (!state.device[device].primary)
-    state.device[device].primary = make(device, true, state.device[device].flags);
-  if (!state.device[device].primary)
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  else if (!state.device[device].primary->alive)
-    result = bring_up(state.device[device].primary);
-  if (!result) {
-    state.device[device].retained++;
-    *out = state.device[device].primary;
-  }
+  result = retain(device, &primary);
   sim_unlock();
+  if (!result)
+    *out = primary;
   return result;
 }
 
@@ -155,12 +177,33 @@ static CUresult primary_release(CUdevice device) {
   if (!sim_known_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
-  if (state.device[device].retained == 0)
-    result = CUDA_ERROR_INVALID_CONTEXT;
-  else if (--state.device[device].retained == 0 && state.device[device].primary->alive)
-    take_down(state.device[device].primary);
+  result = release(device);
   sim_unlock();
   return result;
+}
+
+CUresult sim_context_borrow(int device, CUcontext *out) {
+  CUcontext primary, context;
+  CUresult result;
+  sim_lock();
+  result = retain(device, &primary);
+  context = result ? NULL : make(device, false, 0);
+  if (!result && !context) {
+    release(device);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (!result) {
+    context->owner = primary;
+    context->alive = true;
+    *out = context;
+  }
+  sim_unlock();
+  return result;
+}
+
+void sim_context_hand_back(CUcontext context) {
+  context->alive = false;
+  release(context->device);
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
@@ -256,22 +299,38 @@ CUresult cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice device) {
 CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice device) {
   return create(out, flags, device);
 }
+CUresult cuCtxCreate_v3(CUcontext *out, CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device) {
+  (void)affinity, (void)count;
+  return create(out, flags, device);
+}
+CUresult cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params, unsigned int flags, CUdevice device) {
+  (void)params;
+  return create(out, flags, device);
+}
 
-static CUresult destroy(CUcontext context) {
+/* Takes one attachment of a context away, or all of them; with the last it ends. */
+static CUresult detach(CUcontext context, bool all) {
   CUresult result = sim_ready();
   if (result)
     return result;
   result = check(context);
   if (result)
     return result;
-  if (context->primary)
+  if (context->primary || context->owner != context)
     return CUDA_ERROR_INVALID_CONTEXT;
   sim_lock();
-  take_down(context);
+  if (!context->alive) /* another thread was faster */
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  else if (all || --context->attached == 0)
+    take_down(context);
   sim_unlock();
-  if (mine.depth && mine.stack[mine.depth - 1] == context)
+  if (!context->alive && mine.depth && mine.stack[mine.depth - 1] == context)
     mine.depth--;
-  return CUDA_SUCCESS;
+  return result;
+}
+
+static CUresult destroy(CUcontext context) {
+  return detach(context, true);
 }
 
 CUresult cuCtxDestroy(CUcontext context) {
@@ -279,6 +338,25 @@ CUresult cuCtxDestroy(CUcontext context) {
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
   return destroy(context);
+}
+
+/* The counted attachments of CUDA 2, to the calling thread's context only. */
+CUresult cuCtxAttach(CUcontext *out, unsigned int flags) {
+  CUcontext context;
+  CUresult result = sim_current(&context);
+  if (result)
+    return result;
+  if (!out || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_lock();
+  context->attached++;
+  sim_unlock();
+  *out = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext context) {
+  return detach(context, false);
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {

@@ -14,7 +14,7 @@ static char *device(uint64_t address, uint64_t bytes) {
   sim_lock();
   if (!sim_space_find(address, &place))
     host = sim_vmm_reach(address, bytes);
-  else if (bytes <= place.block->bytes - (address - place.base))
+  else if (!place.block->absent && bytes <= place.block->bytes - (address - place.base))
     host = place.host;
   sim_unlock();
   return host;

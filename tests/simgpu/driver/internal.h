@@ -28,7 +28,8 @@ struct sim_range {
 
 struct sim_config {
   int devices;
-  uint64_t memory, granularity, pool_chunk, context_memory; /* bytes */
+  uint64_t memory, granularity, pool_chunk;             /* bytes */
+  uint64_t context_memory, module_memory, queue_memory; /* bytes */
   int driver_version;
   struct sim_range fail_at[SIM_MAX_RANGES];
   int fail_at_count;
@@ -52,6 +53,8 @@ struct CUctx_st {
   bool primary;
   atomic_bool alive;
   unsigned flags;
+  unsigned attached; /* times that cuCtxAttach() came, and 1 */
+  CUcontext owner;   /* whose end is the end of what is allocated under this one: itself, or a primary context */
   struct CUctx_st *next;
 };
 
@@ -59,8 +62,14 @@ struct CUctx_st {
  * driver. */
 CUresult sim_ready(void);
 
-/* The calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED. */
+/* The owner of what is allocated under the calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one,
+ * CUDA_ERROR_CONTEXT_IS_DESTROYED. */
 CUresult sim_current(CUcontext *out);
+
+/* A context that holds the primary one of a device and is a name for it. */
+CUresult sim_context_borrow(int device, CUcontext *out);
+/* Ends it. Caller holds sim_lock(). */
+void sim_context_hand_back(CUcontext context);
 
 /* ---- space.c: addresses and the host memory behind them. Callers hold sim_lock(). ---- */
 enum sim_pool {
@@ -73,9 +82,10 @@ enum sim_pool {
 struct sim_block {
   uint64_t bytes;     /* requested; 0: the slot is free */
   CUcontext context;  /* whose end is the block's end; NULL: none */
-  void *owner;        /* SIMGPU_POOL: the memory pool; SIMGPU_MAPPED: what foreign.c knows of an IPC handle */
+  void *owner;        /* SIMGPU_POOL: the memory pool; SIMGPU_GRAPH, SIMGPU_MAPPED: what graph.c, foreign.c know */
   uint32_t next_free; /* slot index + 1 */
   uint8_t device, pool, kind;
+  bool absent; /* an address without memory */
 };
 
 struct sim_place {
@@ -119,7 +129,10 @@ struct sim_reserve {
   uint64_t used, used_high; /* in pieces of 512 */
 };
 
-/* False when the device has not what is missing. */
+/* What a request takes of it. */
+uint64_t sim_reserve_piece(uint64_t bytes);
+/* Sees to it that so many bytes more can be used; false when the device has not what is missing. */
+bool sim_reserve_grow(struct sim_reserve *reserve, uint64_t bytes);
 bool sim_reserve_use(struct sim_reserve *reserve, uint64_t bytes);
 void sim_reserve_put_back(struct sim_reserve *reserve, uint64_t bytes);
 /* Gives the device back what is not in use, but keeps at least `keep` bytes reserved if so many are. */
@@ -184,8 +197,52 @@ bool sim_pinned_find(const void *pointer, void **base, size_t *bytes);
 void sim_pinned_drop(CUcontext context);
 
 /* ---- stream.c ---- */
+struct CUstream_st {
+  CUstream next;
+  CUcontext context;
+  struct sim_capture *capture; /* NULL: none */
+  unsigned flags;
+  int priority;
+};
+
+CUresult sim_stream_create(CUstream *out, CUcontext context, unsigned flags, int priority);
 /* CUDA_SUCCESS for a live stream and a thread with a context, which is put out. */
 CUresult sim_stream_check(CUstream stream, CUcontext *context);
+bool sim_stream_is_standard(CUstream stream);
+/* The capture that a live stream takes part in; NULL: none. Caller holds sim_lock(). */
+struct sim_capture *sim_stream_capture(CUstream stream);
+/* Takes all streams and events out of a capture. Caller holds sim_lock(). */
+void sim_stream_uncapture(const struct sim_capture *capture);
+/* Ends the streams and events of a context. Caller holds sim_lock(). */
+void sim_stream_drop(CUcontext context);
+
+/* ---- capture.c. Callers hold sim_lock(). ---- */
+/* Whether a capture forbids the calling thread a call that might wait for the device; it is spoilt then. */
+bool sim_capture_forbids(void);
+CUresult sim_capture_alloc(struct sim_capture *capture, int device, uint64_t bytes, CUdeviceptr *out);
+CUresult sim_capture_free(struct sim_capture *capture, CUdeviceptr address);
+bool sim_capture_begun_on(const struct sim_capture *capture, CUstream stream);
+void sim_capture_abandon(struct sim_capture *capture);
+
+/* ---- graph.c. Callers hold sim_lock(). ---- */
+CUgraph sim_graph_new(void);
+bool sim_graph_known(CUgraph graph);
+void sim_graph_delete(CUgraph graph);
+CUresult sim_graph_add_alloc(CUgraph graph, int device, uint64_t bytes, CUdeviceptr *out, CUgraphNode *node);
+CUresult sim_graph_add_free(CUgraph graph, CUdeviceptr address, CUgraphNode *node);
+/* Frees memory that a launch left allocated. */
+void sim_graph_release(const struct sim_place *place);
+/* Frees everything that graphs hold on a device, in use or not. */
+void sim_graph_drop(int device);
+
+/* ---- overhead.c: what the driver takes for itself. Callers hold sim_lock(). ---- */
+/* CUDA_ERROR_OUT_OF_MEMORY where there is no room for another one of a kind (SIMGPU_CONTEXT, _MODULE, _QUEUE). */
+CUresult sim_overhead_take(int device, enum simgpu_kind kind);
+void sim_overhead_return(int device, enum simgpu_kind kind);
+
+/* ---- module.c ---- */
+/* Unloads the modules of a context. Caller holds sim_lock(). */
+void sim_module_drop(CUcontext context);
 
 /* ---- lock.c ---- */
 void sim_lock(void);

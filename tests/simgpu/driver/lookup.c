@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "newer.h"
 
 struct entry {
   const char *name;

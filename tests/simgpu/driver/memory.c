@@ -1,7 +1,7 @@
 /*
  * memory.c - allocating and freeing plain and managed device memory, and what is asked about any. Every successful
  * allocation is one block of space.c, charged to one device by capacity.c, owned by one context. cuMemFree() frees the
- * blocks of memory pools too, as a real driver does.
+ * blocks of memory pools and graphs too, as a real driver does.
  *
  * The 32-bit entry points of CUDA 2 serve addresses below 4 GiB, from a pool of their own. Managed memory is charged to
  * the device that was current, from the start; a real driver charges it where it is touched.
@@ -27,6 +27,10 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum sim_pool pool) {
   device = context->device;
 
   sim_lock();
+  if (sim_capture_forbids()) {
+    sim_unlock();
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   if (sim_fault_due(SIM_CALL_MEMORY, bytes))
     cause = "fault";
   else if (!sim_capacity_charge(device, kind, bytes))
@@ -57,6 +61,9 @@ static void release(const struct sim_place *place) {
   case SIMGPU_POOL:
     sim_pool_release(place);
     break;
+  case SIMGPU_GRAPH:
+    sim_graph_release(place);
+    break;
   case SIMGPU_MAPPED:
     sim_foreign_release(place);
     break;
@@ -69,7 +76,7 @@ static void release(const struct sim_place *place) {
 
 /* Whether cuMemFree() serves: not for what cuIpcCloseMemHandle() closes. */
 static bool freeable(const struct sim_block *block) {
-  return block->kind != SIMGPU_MAPPED || !block->owner;
+  return !block->absent && (block->kind != SIMGPU_MAPPED || !block->owner);
 }
 
 CUresult sim_memory_free(uint64_t address) {

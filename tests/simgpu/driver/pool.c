@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "newer.h"
 
 struct CUmemPoolHandle_st {
   struct CUmemPoolHandle_st *next;
@@ -112,7 +113,7 @@ void sim_pool_drop(int device) {
 
 /* ---- allocating and freeing in stream order ---- */
 
-/* From the device's current pool where none is named. */
+/* From the device's current pool where none is named. On a capturing stream it becomes a node of the graph. */
 static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool named, CUmemoryPool pool, CUstream stream) {
   struct sim_place place = {0};
   CUcontext context;
@@ -129,6 +130,11 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool named, CUmemoryP
   if (!pool || !is_pool(pool)) {
     sim_unlock();
     return named ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (sim_stream_capture(stream)) {
+    result = sim_capture_alloc(sim_stream_capture(stream), pool->reserve.device, bytes, out);
+    sim_unlock();
+    return result;
   }
   if (sim_fault_due(SIM_CALL_MEMORY, bytes))
     cause = "fault";
@@ -168,9 +174,17 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPo
 }
 
 static CUresult give_back(CUdeviceptr address, CUstream stream) {
+  struct sim_capture *capture;
   CUcontext context;
   CUresult result = sim_stream_check(stream, &context);
-  return result || !address ? result : sim_memory_free(address);
+  if (result || !address)
+    return result;
+  sim_lock();
+  capture = sim_stream_capture(stream);
+  if (capture)
+    result = sim_capture_free(capture, address);
+  sim_unlock();
+  return capture ? result : sim_memory_free(address);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
@@ -329,7 +343,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
   return of_device(out, device, current);
 }
 
-CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+static CUresult choose(CUdevice device, CUmemoryPool pool) {
   CUresult result = sim_ready();
   if (result)
     return result;
@@ -342,4 +356,32 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     result = CUDA_ERROR_INVALID_VALUE;
   sim_unlock();
   return result;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  return choose(device, pool);
+}
+
+/* ---- CUDA 13.0: the same by location and type; device memory only ---- */
+static CUresult at(const CUmemLocation *location, CUmemAllocationType type) {
+  if (!location)
+    return CUDA_ERROR_INVALID_VALUE;
+  return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type) {
+  CUresult result = at(location, type);
+  return result ? result : of_device(out, location->id, standard);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type) {
+  CUresult result = at(location, type);
+  return result ? result : of_device(out, location->id, current);
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+  CUresult result = at(location, type);
+  return result ? result : choose(location->id, pool);
 }

@@ -12,20 +12,29 @@ static uint64_t chunk(void) {
   return c->pool_chunk > c->granularity ? c->pool_chunk : c->granularity;
 }
 
-bool sim_reserve_use(struct sim_reserve *r, uint64_t bytes) {
-  uint64_t spare = r->reserved - r->used, rounded, growth;
+uint64_t sim_reserve_piece(uint64_t bytes) {
+  return sim_round_up(bytes, PIECE);
+}
+
+bool sim_reserve_grow(struct sim_reserve *r, uint64_t bytes) {
+  uint64_t spare = r->reserved - r->used, growth;
+  if (bytes <= spare)
+    return true;
   if (bytes > sim_capacity_total(r->device)) /* also keeps the rounding below from overflowing */
     return false;
-  rounded = sim_round_up(bytes, PIECE);
-  if (rounded > spare) {
-    growth = sim_round_up(rounded - spare, chunk());
-    if (!sim_capacity_take(r->device, r->kind, growth))
-      return false;
-    r->reserved += growth;
-  }
-  r->used += rounded;
+  growth = sim_round_up(bytes - spare, chunk());
+  if (!sim_capacity_take(r->device, r->kind, growth))
+    return false;
+  r->reserved += growth;
   if (r->reserved > r->reserved_high)
     r->reserved_high = r->reserved;
+  return true;
+}
+
+bool sim_reserve_use(struct sim_reserve *r, uint64_t bytes) {
+  if (bytes > sim_capacity_total(r->device) || !sim_reserve_grow(r, sim_reserve_piece(bytes)))
+    return false;
+  r->used += sim_reserve_piece(bytes);
   if (r->used > r->used_high)
     r->used_high = r->used;
   sim_capacity_hand_out(r->device, r->kind, bytes);
@@ -33,7 +42,7 @@ bool sim_reserve_use(struct sim_reserve *r, uint64_t bytes) {
 }
 
 void sim_reserve_put_back(struct sim_reserve *r, uint64_t bytes) {
-  r->used -= sim_round_up(bytes, PIECE);
+  r->used -= sim_reserve_piece(bytes);
   sim_capacity_hand_in(r->device, r->kind, bytes);
 }
 

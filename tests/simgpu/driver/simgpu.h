@@ -9,9 +9,12 @@
  * unknown device gives 0 (or -1 where the result is int).
  *
  * "Allocation call" means a call with valid arguments that asks for device memory: cuMemAlloc, cuMemAllocPitch,
- * cuMemAllocManaged, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemCreate and the calls that create arrays and
- * mipmapped arrays, any version. These are counted, from 1, over all devices and threads, and only these can be made to
- * fail. SIMGPU_FAIL_CALLS=all adds host-pinned memory.
+ * cuMemAllocManaged, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemCreate, the calls that create arrays and
+ * mipmapped arrays, and cuGraphLaunch and cuGraphUpload of a graph that allocates, any version. These are counted, from
+ * 1, over all devices and threads, and only these can be made to
+ * fail. SIMGPU_FAIL_CALLS=all adds those that may run out of
+ * memory without being asked for any: creating contexts, streams and events, loading modules and libraries,
+ * instantiating graphs, and host-pinned memory.
  *
  * Environment, read once at the first call. Sizes are integers with an optional B, KB, MB, GB or KiB, MiB, GiB.
  *
@@ -22,7 +25,9 @@
  *                                 driver (which has 2 MiB); here they are packed without gaps
  *   SIMGPU_POOL_CHUNK      2MiB   what memory pools take from a device at once, a power of two from 512 to 1 GiB; at
  *                                 least SIMGPU_GRANULARITY
- *   SIMGPU_CONTEXT_MEMORY  0      what a device loses to its first context
+ *   SIMGPU_CONTEXT_MEMORY  0      what each context takes from its device
+ *   SIMGPU_MODULE_MEMORY   0      what each module or library takes
+ *   SIMGPU_QUEUE_MEMORY    0      what each stream, event and executable graph takes
  *   SIMGPU_DRIVER_VERSION  cuda.h what cuDriverGetVersion() says, e.g. 12040
  *   SIMGPU_FAIL_AT         -      N[:COUNT][,N[:COUNT]...]: allocation calls N to N+COUNT-1 fail (COUNT is 1)
  *   SIMGPU_FAIL_EVERY      0      every N-th allocation call fails

@@ -1,22 +1,19 @@
 /*
- * stream.c - streams and events. Nothing is ever pending, so they only carry a handle that is checked and, for events,
- * the time when they were recorded. The default streams (0, 1 and 2 as handles) are always valid.
+ * stream.c - streams and events. Nothing is ever pending, so they carry little: a handle that is checked, the context
+ * that they end with, the capture that they take part in and, for events, the time when they were recorded. The default
+ * streams (0, 1 and 2 as handles) are always valid and never capture.
  */
 #include <stdlib.h>
 #include <time.h>
 
 #include "internal.h"
 
-struct CUstream_st {
-  struct CUstream_st *next;
-  unsigned flags;
-  int priority;
-};
-
 struct CUevent_st {
   struct CUevent_st *next;
+  CUcontext context;
+  struct sim_capture *capture; /* recorded while that was on */
   unsigned flags;
-  int64_t at_ns; /* 0: not recorded */
+  atomic_llong at_ns; /* 0: not recorded */
 };
 
 static struct {
@@ -24,9 +21,13 @@ static struct {
   CUevent events;
 } state;
 
+bool sim_stream_is_standard(CUstream stream) {
+  return (uintptr_t)stream <= 2;
+}
+
 CUresult sim_stream_check(CUstream stream, CUcontext *context) {
   CUresult result = sim_current(context);
-  bool found = (uintptr_t)stream <= 2;
+  bool found = sim_stream_is_standard(stream);
   if (result)
     return result;
   sim_lock();
@@ -34,11 +35,6 @@ CUresult sim_stream_check(CUstream stream, CUcontext *context) {
     found = s == stream;
   sim_unlock();
   return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-static CUresult check_stream(CUstream stream) {
-  CUcontext context;
-  return sim_stream_check(stream, &context);
 }
 
 static CUresult check_event(CUevent event) {
@@ -53,26 +49,51 @@ static CUresult check_event(CUevent event) {
   return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+/* ---- for captures. Callers hold the lock. ---- */
+struct sim_capture *sim_stream_capture(CUstream stream) {
+  return sim_stream_is_standard(stream) ? NULL : stream->capture;
+}
+
+void sim_stream_uncapture(const struct sim_capture *capture) {
+  for (CUstream s = state.streams; s; s = s->next) {
+    if (s->capture == capture)
+      s->capture = NULL;
+  }
+  for (CUevent e = state.events; e; e = e->next) {
+    if (e->capture == capture)
+      e->capture = NULL;
+  }
+}
+
 /* ---- streams ---- */
-static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
-  CUcontext context;
-  CUresult result = sim_current(&context);
+CUresult sim_stream_create(CUstream *out, CUcontext context, unsigned flags, int priority) {
+  CUresult result;
   CUstream stream;
-  if (result)
-    return result;
   if (!out || flags > CU_STREAM_NON_BLOCKING)
     return CUDA_ERROR_INVALID_VALUE;
   stream = calloc(1, sizeof *stream);
   if (!stream)
     return CUDA_ERROR_OUT_OF_MEMORY;
+  stream->context = context;
   stream->flags = flags;
   stream->priority = priority;
   sim_lock();
-  stream->next = state.streams;
-  state.streams = stream;
+  result = sim_overhead_take(context->device, SIMGPU_QUEUE);
+  if (!result) {
+    stream->next = state.streams;
+    state.streams = stream;
+    *out = stream;
+  }
   sim_unlock();
-  *out = stream;
-  return CUDA_SUCCESS;
+  if (result)
+    free(stream);
+  return result;
+}
+
+static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
+  CUcontext context;
+  CUresult result = sim_current(&context);
+  return result ? result : sim_stream_create(out, context, flags, priority);
 }
 
 CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
@@ -81,6 +102,16 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
 
 CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority) {
   return create_stream(out, flags, priority);
+}
+
+/* Takes a stream out of the list. Caller holds the lock. */
+static void end_stream(CUstream *link) {
+  CUstream stream = *link;
+  if (stream->capture && sim_capture_begun_on(stream->capture, stream))
+    sim_capture_abandon(stream->capture);
+  *link = stream->next;
+  sim_overhead_return(stream->context->device, SIMGPU_QUEUE);
+  free(stream);
 }
 
 static CUresult destroy_stream(CUstream stream) {
@@ -92,12 +123,10 @@ static CUresult destroy_stream(CUstream stream) {
   for (link = &state.streams; *link && *link != stream; link = &(*link)->next)
     ;
   if (*link && stream)
-    *link = stream->next;
+    end_stream(link);
   else
     result = CUDA_ERROR_INVALID_HANDLE;
   sim_unlock();
-  if (!result)
-    free(stream);
   return result;
 }
 
@@ -107,9 +136,29 @@ CUresult cuStreamDestroy(CUstream stream) {
 CUresult cuStreamDestroy_v2(CUstream stream) {
   return destroy_stream(stream);
 }
+
+/* CUDA_SUCCESS where a stream may be waited for. */
+static CUresult idle(CUstream stream, CUcontext *context) {
+  struct sim_capture *capture;
+  CUresult result = sim_stream_check(stream, context);
+  if (result)
+    return result;
+  sim_lock();
+  capture = sim_stream_capture(stream);
+  if (capture)
+    sim_capture_forbids();
+  sim_unlock();
+  return capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+static CUresult query(CUstream stream) {
+  CUcontext context;
+  return idle(stream, &context);
+}
+
 static CUresult synchronize(CUstream stream) {
   CUcontext context;
-  CUresult result = sim_stream_check(stream, &context);
+  CUresult result = idle(stream, &context);
   if (result)
     return result;
   sim_lock();
@@ -125,15 +174,25 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
   return synchronize(stream);
 }
 CUresult cuStreamQuery(CUstream stream) {
-  return check_stream(stream);
+  return query(stream);
 }
 CUresult cuStreamQuery_ptsz(CUstream stream) {
-  return check_stream(stream);
+  return query(stream);
 }
 
+/* A stream that waits for an event of a capture joins it. */
 static CUresult wait_event(CUstream stream, CUevent event) {
-  CUresult result = check_stream(stream);
-  return result ? result : check_event(event);
+  CUcontext context;
+  CUresult result = sim_stream_check(stream, &context);
+  if (!result)
+    result = check_event(event);
+  if (result)
+    return result;
+  sim_lock();
+  if (event->capture && !sim_stream_is_standard(stream) && !stream->capture)
+    stream->capture = event->capture;
+  sim_unlock();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
@@ -158,13 +217,27 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags) {
   event = calloc(1, sizeof *event);
   if (!event)
     return CUDA_ERROR_OUT_OF_MEMORY;
+  event->context = context;
   event->flags = flags;
   sim_lock();
-  event->next = state.events;
-  state.events = event;
+  result = sim_overhead_take(context->device, SIMGPU_QUEUE);
+  if (!result) {
+    event->next = state.events;
+    state.events = event;
+    *out = event;
+  }
   sim_unlock();
-  *out = event;
-  return CUDA_SUCCESS;
+  if (result)
+    free(event);
+  return result;
+}
+
+/* Takes an event out of the list. Caller holds the lock. */
+static void end_event(CUevent *link) {
+  CUevent event = *link;
+  *link = event->next;
+  sim_overhead_return(event->context->device, SIMGPU_QUEUE);
+  free(event);
 }
 
 static CUresult destroy_event(CUevent event) {
@@ -176,12 +249,10 @@ static CUresult destroy_event(CUevent event) {
   for (link = &state.events; *link && *link != event; link = &(*link)->next)
     ;
   if (*link && event)
-    *link = event->next;
+    end_event(link);
   else
     result = CUDA_ERROR_INVALID_HANDLE;
   sim_unlock();
-  if (!result)
-    free(event);
   return result;
 }
 
@@ -194,11 +265,17 @@ CUresult cuEventDestroy_v2(CUevent event) {
 
 static CUresult record(CUevent event, CUstream stream) {
   struct timespec now;
-  CUresult result = wait_event(stream, event);
+  CUcontext context;
+  CUresult result = sim_stream_check(stream, &context);
+  if (!result)
+    result = check_event(event);
   if (result)
     return result;
   clock_gettime(CLOCK_MONOTONIC, &now);
   event->at_ns = now.tv_sec * 1000000000ll + now.tv_nsec;
+  sim_lock();
+  event->capture = sim_stream_capture(stream);
+  sim_unlock();
   return CUDA_SUCCESS;
 }
 
@@ -234,4 +311,19 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
     return CUDA_ERROR_INVALID_HANDLE;
   *milliseconds = (float)(end->at_ns - start->at_ns) / 1e6f;
   return CUDA_SUCCESS;
+}
+
+void sim_stream_drop(CUcontext context) {
+  for (CUstream *link = &state.streams; *link;) {
+    if ((*link)->context == context)
+      end_stream(link);
+    else
+      link = &(*link)->next;
+  }
+  for (CUevent *link = &state.events; *link;) {
+    if ((*link)->context == context)
+      end_event(link);
+    else
+      link = &(*link)->next;
+  }
 }
