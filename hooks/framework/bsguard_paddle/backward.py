@@ -55,12 +55,12 @@ def _through(calls, tensors, grads, retain_graph, rest):
         if call.consumed:
             call.clear_seeds()
             _refuse_second(tensors[0])
-        for original, gradient in _inner_part(call, seeds, retain_graph, rest):
-            # A call before this one, or a leaf of the user's: its share arrives whole, and once.
-            with inside():
-                earlier = calls[: calls.index(call)]
-                keep = retain_graph or any(other.inner is not None or other.hands_on for other in earlier)
-                runtime.run_backward([original], [gradient], keep, *rest)
+        joints = _inner_part(call, seeds, retain_graph, rest)
+        if joints:
+            earlier = calls[: calls.index(call)]
+            keep = retain_graph or any(other.inner is not None or other.hands_on for other in earlier)
+            _hand_on(joints, keep, rest)
+        joints = None
         seeds = None
         call.clear_seeds()
         if not retain_graph:
@@ -89,6 +89,18 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
         for call in calls:
             call.clear_seeds()
         loss.drop_one(failure, native.BACKWARD)
+
+
+def _hand_on(joints, keep, rest):
+    """Runs on into what made a call's inputs, with their gradients: a call before it, or the user's own. Each share
+    arrives whole, and once; inputs that come from one graph go together, since it is gone after the first."""
+    with inside():
+        for original, gradient in joints:
+            if original.is_leaf:
+                runtime.run_backward([original], [gradient], keep, *rest)
+        made = [(original, gradient) for original, gradient in joints if not original.is_leaf]
+        if made:
+            runtime.run_backward([original for original, _ in made], [gradient for _, gradient in made], keep, *rest)
 
 
 def _give_back(failure, phase):
@@ -121,7 +133,12 @@ def _inner_part(call, seeds, retain_graph, rest):
     while True:
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None:
-            joints, failure = attempt(lambda: chunks.backward(call, seeds, Accumulate(call, rest)))
+            try:
+                joints, failure = attempt(lambda: chunks.backward(call, seeds, Accumulate(call, rest)))
+            except chunks.Mismatch as error:
+                call.spoiled = saved.restore()
+                call.site.cannot_split(call.inputs, call.mode, str(error))
+                _cannot_recompute(call, str(error))
             gradients.touched(call.parameters)
             if failure is None:
                 return joints

@@ -104,6 +104,8 @@ def _take_up(call, decision):
         runtime.library.refused(call.site.name, why)
         return
     call.pieces, call.micro_batch = decision.accumulation_steps, decision.micro_batch
+    call.sequence = decision.sequence
+    call.say(call.proof.exactness, call.proof.reasons, native.FORWARD)
 
 
 def _forward(call, failure):

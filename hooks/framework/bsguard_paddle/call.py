@@ -7,8 +7,8 @@ user's tensors holds it, the registry only refers to it.
 
 import weakref
 
-from . import gradients, tree
-from .runtime import is_tensor
+from . import gradients, native, tree
+from .runtime import is_tensor, runtime
 from .state import BatchNormStatistics, RandomState, without_autocast
 
 _registry = []  # weak references, oldest first
@@ -45,9 +45,11 @@ class Call:
         self.pieces = 1
         self.micro_batch = inputs.batch
         self.proof = None
+        self.sequence = 0  # of the decision that it runs by
         flags = [(p, p.stop_gradient) for p in self.layer.parameters()]
         self.parameters = [p for p, stopped in flags if not stopped]
         self._flags = flags
+        self._training = [(sub, sub.training) for sub in self.layer.sublayers(include_self=True)]
         self.random_before = RandomState()
         self.norms_before = BatchNormStatistics(site.batch_norms())
         self.inner = None  # output tensors of the inner graph, in the order of `leaves`; None: no graph is held
@@ -81,6 +83,22 @@ class Call:
         """Remembers the inputs and weights as this forward saw them."""
         self.versions = (self.inputs.versions(), [p.inplace_version for p in self.parameters])
 
+    def say(self, exactness, reasons, phase):
+        """Says how exact it is that this call runs in chunks; the same is said once for a boundary."""
+        said = (self.sequence, self.micro_batch, exactness, tuple(reasons))
+        if said not in self.site.said:
+            self.site.said.add(said)
+            batch, because = self.inputs.batch, ",".join(reasons)
+            runtime.library.applied(
+                self.sequence, self.device, self.site.name, phase, batch, self.micro_batch, exactness, because
+            )
+
+    def say_approximate(self, why):
+        """Something showed that the trial could not have shown: from now on this boundary is called approximate."""
+        if why not in self.proof.reasons:
+            self.proof.reasons.append(why)
+        self.say(native.APPROXIMATE, self.proof.reasons, native.BACKWARD)
+
     def changed_since(self):
         """Why a second forward would not be the first one again; None if it would."""
         if self.spoiled is not None:
@@ -96,15 +114,20 @@ class Call:
         return None
 
     def as_recorded(self, function):
-        """function() with every parameter frozen or not as it was at the forward."""
+        """function() with every parameter frozen or not, and every layer in training or not, as at the forward."""
         moved = [(p, stopped) for p, stopped in self._flags if p.stop_gradient != stopped]
+        turned = [(sub, training) for sub, training in self._training if sub.training != training]
         for parameter, stopped in moved:
             parameter.stop_gradient = stopped
+        for sub, training in turned:
+            sub.training = training
         try:
             return function()
         finally:
             for parameter, stopped in moved:
                 parameter.stop_gradient = not stopped
+            for sub, training in turned:
+                sub.training = not training
 
     def consume(self):
         """Its backward has run for good: only the mark stays, for a second backward to be refused."""
@@ -112,7 +135,7 @@ class Call:
         self.hands_on = False
         self.drop_graph()
         self.inputs = self.layer = self.proof = None
-        self.parameters, self._flags, self.chunk_random = [], [], []
+        self.parameters, self._flags, self._training, self.chunk_random = [], [], [], []
 
     def drop_graph(self):
         """Lets go of the inner graph: the backward will run in chunks."""

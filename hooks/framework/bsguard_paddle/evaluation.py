@@ -43,7 +43,12 @@ def _evaluate(site, device, args, kwargs):
     while True:
         if failure is not None:
             shrink(one, native.EVALUATION, failure)
-        result, failure = attempt(lambda: chunks.forward(one))
+        try:
+            result, failure = attempt(lambda: chunks.forward(one))
+        except chunks.Mismatch as error:
+            one.rewind()
+            site.cannot_split(inputs, one.mode, str(error))
+            return original_call(site.layer(), args, kwargs)
         if failure is None:
             return result[0]
         one.rewind()

@@ -17,9 +17,9 @@ _TRIAL_ROWS = 4
 _MOST_CHOICES = 16
 # Relative to the largest value of the output. Two sizes of batch may be computed by different algorithms; a dependence on
 # neighbours shows as a difference of the order of the values themselves.
-_TOLERANCE_DOUBLE = 1e-8
-_TOLERANCE_SINGLE = 2e-3
-_TOLERANCE_HALF = 3e-2
+TOLERANCE_DOUBLE = 1e-8
+TOLERANCE_SINGLE = 2e-3
+TOLERANCE_HALF = 3e-2
 
 
 class _Value:
@@ -234,7 +234,7 @@ def _close(a, b, half):
         return False
     if not finite.any():
         return True
-    bound = _TOLERANCE_HALF if half else _TOLERANCE_DOUBLE if a.dtype.itemsize >= 8 else _TOLERANCE_SINGLE
+    bound = TOLERANCE_HALF if half else TOLERANCE_DOUBLE if a.dtype.itemsize >= 8 else TOLERANCE_SINGLE
     scale = float(numpy.abs(a[finite]).max())
     return float(numpy.abs(a[finite] - b[finite]).max()) <= bound * max(scale, 1e-30)
 

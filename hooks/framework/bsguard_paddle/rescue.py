@@ -40,16 +40,8 @@ def shrink(call, phase, failure):
         give_up(call, phase, failure)
     call.pieces = decision.accumulation_steps
     call.micro_batch = decision.micro_batch
-    library.applied(
-        decision.sequence,
-        call.device,
-        site.name,
-        phase,
-        inputs.batch,
-        decision.micro_batch,
-        exactness,
-        ",".join(reasons),
-    )
+    call.sequence = decision.sequence
+    call.say(exactness, reasons, phase)
     failure.error.__traceback__ = None
 
 

@@ -4,7 +4,10 @@ import weakref
 
 from . import proof
 from .runtime import device_of, inside, runtime
-from .state import batch_norms
+from .state import batch_norms, layer_form
+
+_NUMBERS_PROVEN = 8
+_MOST_NUMBERS = 1 << 12
 
 _sites = {}  # id of a layer -> Site
 _counts = {}  # class name -> layers of it that were boundaries so far
@@ -24,9 +27,9 @@ class Site:
         self.sizes = {}  # signature -> arming.Size
         self.said = set()  # what was said of how exact its runs in chunks are
         self._proofs = {}
+        self._numbers = {}  # key of a proof -> numbers among the inputs that were met
         self._witness = None  # a parameter that was trainable, or on a device, at the last look
         self._looks = 0  # at all of its parameters, for one that is on a device
-        self._norms = None
 
     def trainable(self):
         """True if any parameter takes a gradient now."""
@@ -56,24 +59,35 @@ class Site:
         return -1
 
     def batch_norms(self):
-        """Its BatchNorm layers."""
-        if self._norms is None:
-            self._norms = batch_norms(self.layer())
-        return self._norms
+        """Its BatchNorm layers, as they are now."""
+        return batch_norms(self.layer())
 
     def proof(self, inputs, mode, smallest):
-        """The split proof for inputs of this signature, tried once. smallest: samples of the smallest chunk wanted."""
-        key = (inputs.signature, self.layer().training, mode.is_mixed())
+        """The split proof for inputs like these and the layer as it is now, tried once.
+
+        smallest: samples of the smallest chunk wanted. A number among the inputs may choose what is computed, or count
+        steps: the first few are proven each, then one of twice as many.
+        """
+        key, numbers = self._key(inputs, mode)
+        seen = self._numbers.setdefault(key, set())
         known = self._proofs.get(key)
-        if known is None or (known.why is None and smallest < known.smallest):
+        fresh = numbers not in seen and len(seen) < _MOST_NUMBERS
+        if fresh:
+            seen.add(numbers)
+            fresh = len(seen) <= _NUMBERS_PROVEN or not len(seen) & (len(seen) - 1)
+        if known is None or (known.why is None and (fresh or smallest < known.smallest)):
             with inside():
                 known = proof.prove(self.layer(), inputs, mode, smallest)
             self._proofs[key] = known
         return known
 
+    def _key(self, inputs, mode):
+        form, numbers = inputs.form()
+        return (inputs.signature, form, mode.is_mixed(), layer_form(self.layer())), numbers
+
     def cannot_split(self, inputs, mode, why):
         """What the proof has shown did not hold: inputs of this signature are not split any more, and it is said why."""
-        self._proofs[(inputs.signature, self.layer().training, mode.is_mixed())] = proof.Proof(why)
+        self._proofs[self._key(inputs, mode)[0]] = proof.Proof(why)
         runtime.library.refused(self.name, why)
 
     def give_up(self, why):

@@ -14,6 +14,7 @@ _SIMPLE = (int, float, complex, bool, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, collections.deque)
 # Attributes that Paddle itself keeps on every Layer and that say nothing of the model's state.
 _OWN_ATTRIBUTES = frozenset(("_parameters", "_buffers", "_sub_layers", "training", "_built", "_op_recorder", "_helper"))
+_NAMES = frozenset(("_full_name", "_dtype"))
 _TABLES = ("_buffers", "_parameters", "_sub_layers")
 # Changes together with a buffer, which is named itself.
 _SHADOWS = frozenset(("_non_persistable_buffer_names_set",))
@@ -115,6 +116,22 @@ def batch_norms(layer):
     return [sub for sub in layer.sublayers(include_self=True) if isinstance(sub, base)]
 
 
+def layer_form(layer):
+    """What of a layer may decide what its forward computes, beside numbers and weights: comparable and hashable.
+
+    The layers below it, which of them train and have hooks, which parameters take a gradient, flags and texts.
+    """
+    parts = []
+    for sub in layer.sublayers(include_self=True):
+        flags = tuple(
+            (name, value) for name, value in vars(sub).items() if type(value) in (bool, str) and name not in _NAMES
+        )
+        hooks = (len(sub._forward_pre_hooks), len(sub._forward_post_hooks))
+        frozen = tuple(p is not None and p.stop_gradient for p in sub._parameters.values())
+        parts.append((id(sub), flags, hooks, frozen))
+    return tuple(parts)
+
+
 def normalises_by_batch(norm):
     """True if this BatchNorm would use, and update by, the statistics of the present batch."""
     return bool(norm.training) and not norm._use_global_stats
@@ -213,7 +230,8 @@ class LayerState:
                 del now[name]
             for name, (value, content) in kept.items():
                 if name not in _SHADOWS and (name not in now or not _same(now[name], value, content)):
-                    changed.append(_join(prefix, name))
+                    if not (_is_of_paddle(sub) and name.startswith("_") and isinstance(now.get(name), _SIMPLE)):
+                        changed.append(_join(prefix, name))
                 if content is not None:
                     _refill(value, content)
                 now[name] = value
@@ -223,6 +241,11 @@ class LayerState:
                 changed.append(name)
                 tensor.set_value(value)
         return changed
+
+
+def _is_of_paddle(layer):
+    """True for a layer that Paddle ships: what it notes of its first call (a data format) is no state of the model."""
+    return type(layer).__module__.startswith("paddle.nn.")
 
 
 def _join(prefix, name):
