@@ -1,9 +1,10 @@
 /*
- * bsguard.h - the public interface of libbsguard.so: what a framework adapter, or a training loop written by hand, tells
- * bsguard and asks of it.
+ * bsguard.h - the public interface of libbsguard.so: what a framework adapter, or a training loop written by hand,
+ * tells bsguard and asks of it.
  *
- * Units: sizes in bytes, batches and micro-batches in samples, times by bsguard's own clock. Devices are CUDA ordinals as
- * the process sees them. Strings are UTF-8, NUL-terminated, copied before the call returns; NULL stands for "not known".
+ * Units: sizes in bytes, batches and micro-batches in samples, times by bsguard's own clock. Devices are CUDA ordinals
+ * as the process sees them. Strings are UTF-8, NUL-terminated, copied before the call returns; NULL stands for "not
+ * known".
  *
  * Every function may be called from any thread, at any time after the library is loaded, also when BSGUARD=0 (it then
  * does nothing and says so by its result). None of them exits, throws or prints more than one line. Results are 0 or a
@@ -55,10 +56,10 @@ enum bsg_exactness { BSG_EXACT = 0, BSG_EQUIVALENT, BSG_APPROXIMATE, BSG_REFUSED
 
 /* What came of an out-of-memory report. */
 enum bsg_verdict {
-  BSG_KEEP = 0,     /* nothing changes: observe mode, or bsguard is off */
-  BSG_SHRINK = 1,   /* run in `chunks` pieces from now on */
-  BSG_FLOOR = 2,    /* micro-batch is 1 already (or the batch is): cannot be saved by halving */
-  BSG_CANNOT = 3    /* the caller said BSG_REFUSED, or gave no batch */
+  BSG_KEEP = 0,   /* nothing changes: observe mode, or bsguard is off */
+  BSG_SHRINK = 1, /* run in `chunks` pieces from now on */
+  BSG_FLOOR = 2,  /* micro-batch is 1 already (or the batch is): cannot be saved by halving */
+  BSG_CANNOT = 3  /* the caller said BSG_REFUSED, or gave no batch */
 };
 
 /* A decision of the policy for one (device, boundary, signature). */
@@ -104,8 +105,8 @@ BSG_EXPORT uint32_t bsg_api_version(void);
 BSG_EXPORT int bsg_mode(void);
 
 /*
- * Value of an option from the table of options ("BSGUARD_ARM"), parsed and defaulted, as text; NULL for an unknown name.
- * The pointer stays valid for the life of the process.
+ * Value of an option from the table of options ("BSGUARD_ARM"), parsed and defaulted, as text; NULL for an unknown
+ * name. The pointer stays valid for the life of the process.
  */
 BSG_EXPORT const char *bsg_option(const char *name);
 
@@ -133,7 +134,8 @@ BSG_EXPORT int bsg_terminal(const struct bsg_oom *oom, struct bsg_decision *out)
 BSG_EXPORT int bsg_applied(int64_t sequence, int device, const char *boundary, int phase, int64_t batch,
                            int64_t micro_batch, int exactness, const char *because);
 
-/* The OOM reported last could not be saved: report.txt and report.json are written now. Says so in one line on stderr. */
+/* The OOM reported last could not be saved: report.txt and report.json are written now. Says so in one line on stderr.
+ */
 BSG_EXPORT int bsg_unrescued(int device, int phase, const char *exception);
 
 /* bsguard will not split this boundary, and why: one event, and one line on stderr for each (boundary, why). */

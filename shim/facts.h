@@ -12,6 +12,22 @@
 #define BSG_MAX_FRAMES 32
 #define BSG_NO_SITE 0u
 
+/* What an allocation is. The kinds before BSG_KIND_APART are what the device lost to this process; their sum is its
+ * live_bytes. The others are kept apart and are in no sum. */
+enum bsg_kind {
+  BSG_KIND_PLAIN = 0, /* cuMemAlloc and its like */
+  BSG_KIND_MANAGED,
+  BSG_KIND_ARRAY,   /* arrays and mipmapped arrays, as their descriptors say; the driver pads them */
+  BSG_KIND_VIRTUAL, /* cuMemCreate: until all its handles and mappings are gone */
+  BSG_KIND_POOL,    /* reserved by stream-ordered pools, in use or not */
+  BSG_KIND_GRAPH,   /* reserved by the allocation nodes of graphs */
+  BSG_KIND_APART,
+  BSG_KIND_POOLED = BSG_KIND_APART, /* handed out by a pool: part of BSG_KIND_POOL */
+  BSG_KIND_MAPPED,                  /* of another process or interface, mapped here */
+  BSG_KIND_PINNED,                  /* host memory, page-locked */
+  BSG_KIND_COUNT
+};
+
 /* A moment. The policy has no clock of its own: whoever calls it says when. */
 struct bsg_when {
   int64_t mono_ns; /* CLOCK_MONOTONIC */
@@ -64,12 +80,16 @@ struct bsg_holder_fact {
   uint64_t bytes;
   uint32_t site;
   struct bsg_where where;
+  int32_t kind; /* enum bsg_kind */
 };
 
 struct bsg_memory_fact {
   int device;
   uint64_t total_bytes, free_bytes, live_bytes, peak_bytes, step_peak_bytes;
   uint64_t live_count; /* allocations */
+  uint64_t kind_bytes[BSG_KIND_COUNT];
+  uint64_t before_bytes; /* used on the device, but not by the ledger, when it was first used: the context, others;
+                            UINT64_MAX: not known */
 };
 
 struct bsg_site_fact {

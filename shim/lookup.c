@@ -60,10 +60,22 @@ void *bsg_lookup_default(const char *symbol) {
 
 static const struct bsg_lookup_answer go_on = {NULL, 0};
 
-/* NULL, and dlerror() says why: by a real look-up of a name that cannot exist. */
-static struct bsg_lookup_answer no_driver(void) {
-  real_dlsym()(RTLD_DEFAULT, "a CUDA driver symbol (libcuda.so.1 is not loaded)");
+/* NULL, and dlerror() says why: by a real look-up that must fail. */
+static struct bsg_lookup_answer no_driver(const char *name) {
+  if (libcuda())
+    real_dlsym()(libcuda(), name);
+  else
+    real_dlsym()(RTLD_DEFAULT, "a CUDA driver symbol (libcuda.so.1 is not loaded)");
   return (struct bsg_lookup_answer){NULL, 1};
+}
+
+/* But for us, would nobody define this? True without a driver, and where it is older than the function. */
+static int is_ours_alone(const char *name, const void *wrapper) {
+  if (!libcuda())
+    return 1;
+  if (bsg_hook_in_driver(name))
+    return 0;
+  return bsg_lookup_default(name) == wrapper && !bsg_lookup_next(name);
 }
 
 /* Only for names of the driver: the shape of all of them, from cuInit to cuGetProcAddress_v2. */
@@ -82,11 +94,10 @@ struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name) {
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
     /*
      * Both search the program's own libraries in order, and we stand in front of the driver there: the real answer is
-     * the caller's next, us or an interposer that goes on to us. But for us nobody would define the name without a
-     * driver.
+     * the caller's next, us or an interposer that goes on to us.
      */
-    if (!libcuda())
-      return no_driver();
+    if (is_ours_alone(name, wrapper))
+      return no_driver(name);
     bsg_root_start();
     return go_on;
   }
@@ -95,7 +106,7 @@ struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name) {
   if (!found)
     return go_on;       /* to fail in the same way */
   if (found == wrapper) /* the program's own handle */
-    return libcuda() ? (struct bsg_lookup_answer){found, 1} : no_driver();
+    return is_ours_alone(name, wrapper) ? no_driver(name) : (struct bsg_lookup_answer){found, 1};
   bsg_root_start();
   if (!bsg_root_active() || !bsg_hook_adopt(name, found))
     return go_on;

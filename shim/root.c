@@ -117,7 +117,7 @@ static int evidence_memory(void *context, int device, struct bsg_memory_fact *ou
 
 static int evidence_holders(void *context, int device, struct bsg_holder_fact *out, int room) {
   (void)context;
-  return bsg_ledger_largest(device, out, room);
+  return bsg_record_holders(device, out, room);
 }
 
 static int evidence_site(void *context, uint32_t site, struct bsg_site_fact *out) {

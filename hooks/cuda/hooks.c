@@ -5,8 +5,10 @@
 #include "hooks/cuda/hooks.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 #include <string.h>
 
+#include "hooks/cuda/driver.h"
 #include "hooks/cuda/host.h"
 #include "shim/bsguard.h"
 
@@ -15,9 +17,18 @@ enum stream { ANY, LEGACY, PER_THREAD };
 struct hook {
   const char *symbol;
   const char *name;
+  uint8_t symbol_length, name_length; /* compared first: many begin alike */
   int since;
   enum stream stream;
   void *wrapper;
+};
+
+/* Another name by which a hook's entry is asked for. */
+struct alias {
+  enum bsg_hook_id id;
+  const char *name;
+  int since;
+  enum stream stream;
 };
 
 /* Where a hook's real entries are. */
@@ -34,10 +45,19 @@ struct slot {
 #undef BSG_HOOK
 
 static const struct hook hooks[BSG_HOOK_COUNT] = {
-#define BSG_HOOK(symbol, name, since, stream, kind, type) {#symbol, #name, since, stream, (void *)symbol},
+#define BSG_HOOK(symbol, name, since, stream, kind, type)                                                              \
+  {#symbol, #name, sizeof #symbol - 1, sizeof #name - 1, since, stream, (void *)symbol},
 #include "hooks/cuda/hooks.def"
 #undef BSG_HOOK
 };
+
+#define BSG_HOOK(symbol, name, since, stream, kind, type)
+#define BSG_HOOK_ALIAS(symbol, name, since, stream) {BSG_HOOK_##symbol, #name, since, stream},
+static const struct alias aliases[] = {
+#include "hooks/cuda/hooks.def"
+};
+#undef BSG_HOOK
+#define ALIASES (sizeof aliases / sizeof aliases[0])
 
 static struct {
   struct slot slots[BSG_HOOK_COUNT];
@@ -79,21 +99,52 @@ void *bsg_hook_real(enum bsg_hook_id id) {
   return next_entry(id);
 }
 
-void *bsg_hook_wrapper(const char *symbol) {
+static inline bool same(const char *left, size_t left_length, const char *right, size_t right_length) {
+  return left_length == right_length && memcmp(left, right, left_length) == 0;
+}
+
+/* The line of an export's name; -1: not hooked. */
+static int by_symbol(const char *symbol) {
+  size_t length = strlen(symbol);
   for (int id = 0; id < BSG_HOOK_COUNT; id++)
-    if (strcmp(symbol, hooks[id].symbol) == 0)
-      return hooks[id].wrapper;
-  return NULL;
+    if (same(symbol, length, hooks[id].symbol, hooks[id].symbol_length))
+      return id;
+  return -1;
+}
+
+/* Looks all entries up, once: a runtime asks for hundreds of names, and a driver lacks some of ours. Done while
+ * somebody looks something up, so that an allocation finds them: it may have to wait for who is in dlopen(). */
+static void resolve(void) {
+  bool present = false;
+  if (atomic_load(&state.resolved))
+    return;
+  for (int id = 0; id < BSG_HOOK_COUNT; id++) {
+    present |= driver_entry(id) != NULL;
+    next_entry(id);
+  }
+  bsg_driver_prepare();
+  if (present)
+    atomic_store(&state.resolved, true);
+}
+
+void *bsg_hook_wrapper(const char *symbol) {
+  int id = by_symbol(symbol);
+  return id < 0 ? NULL : hooks[id].wrapper;
+}
+
+bool bsg_hook_in_driver(const char *symbol) {
+  int id = by_symbol(symbol);
+  return id >= 0 && driver_entry(id);
 }
 
 bool bsg_hook_adopt(const char *symbol, void *found) {
-  for (int id = 0; id < BSG_HOOK_COUNT; id++)
-    if (strcmp(symbol, hooks[id].symbol) == 0) {
-      if (!driver_entry(id))
-        store(&state.slots[id].next, found);
-      return found == driver_entry(id) || found == next_entry(id);
-    }
-  return false;
+  int id = by_symbol(symbol);
+  if (id < 0)
+    return false;
+  if (!driver_entry(id))
+    store(&state.slots[id].next, found);
+  resolve();
+  return found == driver_entry(id) || found == next_entry(id);
 }
 
 bool bsg_hook_is_wrapper(const void *entry) {
@@ -110,25 +161,17 @@ static bool stream_fits(enum stream stream, unsigned long long flags) {
 
 /* The line for a request, as the driver would choose it; -1: none. */
 static int by_table(const char *name, int version, unsigned long long flags) {
-  int best = -1;
+  size_t length = strlen(name);
+  int best = -1, best_since = -1;
   for (int id = 0; id < BSG_HOOK_COUNT; id++)
-    if (strcmp(name, hooks[id].name) == 0 && version >= hooks[id].since && stream_fits(hooks[id].stream, flags))
-      if (best < 0 || hooks[id].since > hooks[best].since)
-        best = id;
+    if (hooks[id].since > best_since && version >= hooks[id].since && stream_fits(hooks[id].stream, flags) &&
+        same(name, length, hooks[id].name, hooks[id].name_length))
+      best = id, best_since = hooks[id].since;
+  for (size_t i = 0; i < ALIASES; i++)
+    if (aliases[i].since > best_since && version >= aliases[i].since && stream_fits(aliases[i].stream, flags) &&
+        strcmp(name, aliases[i].name) == 0)
+      best = (int)aliases[i].id, best_since = aliases[i].since;
   return best;
-}
-
-/* Looks all entries up, once: a runtime asks for hundreds of names, and a driver lacks some of ours. */
-static void resolve(void) {
-  bool present = false;
-  if (atomic_load(&state.resolved))
-    return;
-  for (int id = 0; id < BSG_HOOK_COUNT; id++) {
-    present |= driver_entry(id) != NULL;
-    next_entry(id);
-  }
-  if (present)
-    atomic_store(&state.resolved, true);
 }
 
 /* The line of an address. Where a driver gives one address to several, the line that the request names, else the
@@ -147,8 +190,10 @@ static int by_identity(const void *entry, int requested) {
 
 /* The first line of a name; -1: no name of ours. */
 static int by_name(const char *name) {
+  size_t length = strlen(name);
   for (int id = 0; id < BSG_HOOK_COUNT; id++)
-    if (strcmp(name, hooks[id].name) == 0 || strcmp(name, hooks[id].symbol) == 0)
+    if (same(name, length, hooks[id].name, hooks[id].name_length) ||
+        same(name, length, hooks[id].symbol, hooks[id].symbol_length))
       return id;
   return -1;
 }

@@ -11,7 +11,7 @@
 #include "hooks/cuda/api.h"
 
 /* The CUDA version up to which hooks.def is known to be complete: a later one may have brought an ABI of its own. */
-#define BSG_HOOKS_COMPLETE_TO 12090
+#define BSG_HOOKS_COMPLETE_TO 13000
 
 enum bsg_hook_id {
 #define BSG_HOOK(symbol, name, since, stream, kind, type) BSG_HOOK_##symbol,
@@ -47,6 +47,9 @@ void *bsg_hook_real(enum bsg_hook_id id);
 
 /* Our wrapper for an export's name; NULL: not hooked. */
 void *bsg_hook_wrapper(const char *symbol);
+
+/* Has libcuda this export? */
+bool bsg_hook_in_driver(const char *symbol);
 
 /*
  * `found` is what dlsym() gave for an export's name: is it the driver's, so that our wrapper may answer for it? Where

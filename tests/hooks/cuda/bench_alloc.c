@@ -15,7 +15,9 @@
 #include <cuda.h>
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,14 +83,16 @@ static void *work(void *argument) {
   return NULL;
 }
 
-/* Prints nanoseconds per pair. */
-static void measure(int live, int threads) {
+/* Prints nanoseconds per pair. guarded: that the library must be in the process, or must not. */
+static void measure(int live, int threads, bool guarded) {
   struct worker workers[MAX_THREADS];
   void *driver = dlopen("libcuda.so.1", RTLD_NOW);
   double spent_ns = 0;
 
   if (!driver)
     die("no libcuda.so.1");
+  if (guarded != (dlsym(RTLD_DEFAULT, "bsg_api_version") != NULL))
+    die(guarded ? "the library is not in the process" : "the library is in the process");
   run.alloc = (CUresult(*)(CUdeviceptr *, size_t))dlsym(driver, "cuMemAlloc_v2");
   run.free = (CUresult(*)(CUdeviceptr))dlsym(driver, "cuMemFree_v2");
   if (!run.alloc || !run.free)
@@ -127,7 +131,7 @@ static double run_child(const char *preload, const char *driver_folder, int live
       setenv("LD_PRELOAD", preload, 1);
     else
       unsetenv("LD_PRELOAD");
-    execl("/proc/self/exe", "bench_alloc", "--measure", live_text, threads_text, (char *)NULL);
+    execl("/proc/self/exe", "bench_alloc", "--measure", live_text, threads_text, *preload ? "1" : "0", (char *)NULL);
     _exit(127);
   }
   close(fds[1]);
@@ -150,19 +154,22 @@ static double median(double *values, int count) {
 int main(int argc, char **argv) {
   static const int lives[] = {0, 100, 1000, 10000, 100000}, threads[] = {1, 8};
   double plain[MAX_ROUNDS], guarded[MAX_ROUNDS], added[MAX_ROUNDS];
+  char library[PATH_MAX];
   int rounds = argc > 3 ? atoi(argv[3]) : 7;
 
-  if (argc == 4 && strcmp(argv[1], "--measure") == 0) {
-    measure(atoi(argv[2]), atoi(argv[3]));
+  if (argc == 5 && strcmp(argv[1], "--measure") == 0) {
+    measure(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
     return 0;
   }
   if (argc < 3 || rounds < 1 || rounds > MAX_ROUNDS)
     die("usage: bench_alloc LIBBSGUARD DRIVER_FOLDER [ROUNDS]");
+  if (!realpath(argv[1], library))
+    die("the library was not found");
   for (size_t l = 0; l < sizeof lives / sizeof lives[0]; l++)
     for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
       for (int r = 0; r < rounds; r++) {
         plain[r] = run_child("", argv[2], lives[l], threads[t]);
-        guarded[r] = run_child(argv[1], argv[2], lives[l], threads[t]);
+        guarded[r] = run_child(library, argv[2], lives[l], threads[t]);
         added[r] = guarded[r] - plain[r];
       }
       printf("{\"bench\": \"alloc\", \"live\": %d, \"threads\": %d, \"added_ns\": %.1f, \"plain_ns\": %.1f, "

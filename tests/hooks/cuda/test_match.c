@@ -56,7 +56,7 @@ static void test_identity(void) {
   /* Our own wrapper (the driver looked its entries up through dlsym()) stays. */
   CHECK(match("cuMemFree", 3020, 0, (void *)cuMemFree_v2, BSG_MATCH_WRAPPER) == (void *)cuMemFree_v2);
   /* What is not in the table is no business of ours. */
-  CHECK(match("cuLaunchKernel", 7000, PER_THREAD, (void *)unknown, BSG_MATCH_NONE) == (void *)unknown);
+  CHECK(match("cuLaunchHostFunc", 7000, PER_THREAD, (void *)unknown, BSG_MATCH_NONE) == (void *)unknown);
 }
 
 static void test_newer_abi(void) {
@@ -91,7 +91,7 @@ static void test_no_loop(void) {
 
 static void test_exports(void) {
   CHECK(bsg_hook_wrapper("cuMemAlloc_v2") == (void *)cuMemAlloc_v2);
-  CHECK(!bsg_hook_wrapper("cuLaunchKernel"));
+  CHECK(!bsg_hook_wrapper("cuLaunchHostFunc"));
   CHECK(!bsg_hook_wrapper("cuMemAlloc_v"));
   CHECK(bsg_hook_is_wrapper((void *)cuMemGetInfo));
   CHECK(!bsg_hook_is_wrapper(fake_entry("cuMemGetInfo")));
@@ -122,11 +122,11 @@ static void *counting_entry(const char *symbol) {
 
 static void test_look_ups(void) {
   int first;
-  match("cuLaunchKernel", 7000, 0, (void *)unknown, BSG_MATCH_NONE);
+  match("cuLaunchHostFunc", 7000, 0, (void *)unknown, BSG_MATCH_NONE);
   first = look_ups;
   CHECK(first > 0);
   for (int i = 0; i < 400; i++)
-    match("cuLaunchKernel", 7000, 0, (void *)unknown, BSG_MATCH_NONE);
+    match("cuLaunchHostFunc", 7000, 0, (void *)unknown, BSG_MATCH_NONE);
   CHECK_EQUAL(look_ups, first);
 }
 

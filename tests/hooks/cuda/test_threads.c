@@ -43,7 +43,7 @@ static void *work(void *argument) {
     _Atomic CUdeviceptr *place = &shared[next(&random) % HELD];
     if (i % 1000 == 0) {
       size_t bytes_free, bytes_total;
-      struct bsg_holder_fact holders[4];
+      struct bsg_allocation holders[4];
       CHECK_EQUAL(cuMemGetInfo_v2(&bytes_free, &bytes_total), CUDA_SUCCESS);
       bsg_ledger_largest(0, holders, 4);
       bsg_ledger_step(0);
