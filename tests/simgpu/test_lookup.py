@@ -1,7 +1,9 @@
 """cuGetProcAddress: which function a name, a version and flags lead to; and what the library exports."""
 
 import ctypes
+import os
 import subprocess
+import sys
 
 import pytest
 from simgpu_support import DRIVER, INVALID_VALUE, NOT_FOUND, SUCCESS, Driver
@@ -46,6 +48,29 @@ def exported(name):
         ("cuMemcpyDtoDAsync", 3000, 0, "cuMemcpyDtoDAsync"),
         ("cuMemsetD8Async", 12000, PER_THREAD, "cuMemsetD8Async_ptsz"),
         ("cuEventRecord", 12000, PER_THREAD, "cuEventRecord_ptsz"),
+        ("cuMemAllocAsync", 11020, 0, "cuMemAllocAsync"),
+        ("cuMemAllocAsync", 11020, PER_THREAD, "cuMemAllocAsync_ptsz"),
+        ("cuMemAllocFromPoolAsync", 12000, PER_THREAD, "cuMemAllocFromPoolAsync_ptsz"),
+        ("cuMemFreeAsync", 12000, LEGACY, "cuMemFreeAsync"),
+        ("cuMemHostRegister", 6000, 0, "cuMemHostRegister"),
+        ("cuMemHostRegister", 6050, 0, "cuMemHostRegister_v2"),
+        ("cuArrayCreate", 3010, 0, "cuArrayCreate"),
+        ("cuArray3DCreate", 12000, 0, "cuArray3DCreate_v2"),
+        ("cuIpcOpenMemHandle", 10000, 0, "cuIpcOpenMemHandle"),
+        ("cuIpcOpenMemHandle", 11000, 0, "cuIpcOpenMemHandle_v2"),
+        ("cuCtxCreate", 11030, 0, "cuCtxCreate_v2"),
+        ("cuCtxCreate", 11040, 0, "cuCtxCreate_v3"),
+        ("cuCtxCreate", 13000, 0, "cuCtxCreate_v4"),
+        ("cuStreamBeginCapture", 10000, PER_THREAD, "cuStreamBeginCapture_ptsz"),
+        ("cuStreamBeginCapture", 10010, PER_THREAD, "cuStreamBeginCapture_v2_ptsz"),
+        ("cuStreamGetCaptureInfo", 11030, 0, "cuStreamGetCaptureInfo_v2"),
+        ("cuStreamGetCaptureInfo", 12030, PER_THREAD, "cuStreamGetCaptureInfo_v3_ptsz"),
+        ("cuGraphInstantiate", 11000, 0, "cuGraphInstantiate_v2"),
+        ("cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"),
+        ("cuGraphInstantiateWithFlags", 11040, 0, "cuGraphInstantiateWithFlags"),
+        ("cuGraphAddNode", 12020, 0, "cuGraphAddNode"),
+        ("cuGraphAddNode", 12030, 0, "cuGraphAddNode_v2"),
+        ("cuGraphLaunch", 12000, PER_THREAD, "cuGraphLaunch_ptsz"),
     ],
 )
 def test_the_right_form_is_found(name, version, flags, function):
@@ -60,6 +85,8 @@ def test_the_right_form_is_found(name, version, flags, function):
         ("cuMemAlloc_v2", 12000, NO_SUCH_NAME),  # names are bare
         ("cuMemAllocManaged", 5050, TOO_OLD),
         ("cuMemAlloc", 0, TOO_OLD),
+        ("cuMemAllocAsync", 11010, TOO_OLD),
+        ("cuMemGetMemPool", 13000, NO_SUCH_NAME),  # newer than this driver
     ],
 )
 def test_what_is_not_found_has_a_reason(name, version, status):
@@ -95,6 +122,47 @@ def test_only_the_interface_is_exported():
     names = [line.split()[-1] for line in listing.stdout.decode().splitlines()]
     assert len(names) > 100 and all(name.startswith(("cu", "simgpu_")) for name in names)
     assert not any("@" in name for name in names)  # no symbol versions, like NVIDIA's
+
+
+VERSIONS = [("lib-11.8", 11080), ("lib-12.4", 12040), ("lib", 12090), ("lib-13.0", 13000)]
+# What came when: function, bare name, the version that brought it.
+NEWER = [
+    ("cuMemAllocAsync_ptsz", "cuMemAllocAsync", 11020),
+    ("cuGetProcAddress_v2", "cuGetProcAddress", 12000),
+    ("cuLibraryLoadData", "cuLibraryLoadData", 12000),
+    ("cuGreenCtxCreate", "cuGreenCtxCreate", 12040),
+    ("cuCtxCreate_v4", "cuCtxCreate", 12050),
+    ("cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", 13000),
+]
+
+
+@pytest.mark.parametrize(("folder", "version"), VERSIONS)
+def test_a_driver_of_a_version_has_what_that_version_has(folder, version):
+    program = """if True:
+        import ctypes, sys
+        lib, answer = ctypes.CDLL(sys.argv[1]), ctypes.c_int()
+        lib.cuDriverGetVersion(ctypes.byref(answer))
+        found = [answer.value]
+        for name in sys.argv[2:]:
+            pointer = ctypes.c_void_p()
+            lib.cuGetProcAddress(name.encode(), ctypes.byref(pointer), 13000, ctypes.c_uint64(0))
+            found.append(pointer.value)
+        print(found)
+    """
+    path = DRIVER.parents[1] / folder / "libcuda.so.1"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMGPU_")}
+    command = [sys.executable, "-c", program, str(path), *(name for _, name, _ in NEWER)]
+    said, *found = eval(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+    lib = subprocess.run(["nm", "-D", "--defined-only", str(path)], check=True, stdout=subprocess.PIPE).stdout.decode()
+    exports = {line.split()[-1] for line in lib.splitlines()}
+    assert said == version
+    assert all(export.startswith(("cu", "simgpu_")) for export in exports)
+    for (function, name, since), pointer in zip(NEWER, found):
+        is_there = since <= version
+        if folder != "lib":  # that one exports everything
+            assert (function in exports) == is_there, function
+        if name not in ("cuCtxCreate", "cuGetProcAddress"):  # these have older forms
+            assert (pointer is not None) == is_there, function
 
 
 def test_errors_have_names():

@@ -2,7 +2,8 @@
  * capacity.c - what each device has, has handed out for what, and had handed out at most. Figures only: no addresses.
  *
  * A device hands out units of SIMGPU_GRANULARITY. A request of more than half a unit has units of its own; smaller ones
- * of a kind share, packed without gaps (a real driver leaves some). Kinds from SIMGPU_PINNED on take nothing.
+ * of a kind share, packed without gaps (a real driver leaves some). Kinds from SIMGPU_PINNED on take nothing. Figures
+ * are this process's; what other processes use of the same capacity (shared.c) only counts for what is left.
  */
 #include "internal.h"
 
@@ -42,25 +43,38 @@ static uint64_t *share(struct part *part, uint64_t bytes, uint64_t *out) {
   return own ? &part->own : &part->shared;
 }
 
+/* Takes so much more of a device, unless it has not that much left. */
+static bool enlarge(int device, struct account *a, uint64_t growth) {
+  bool fits;
+  sim_shared_enter();
+  fits = a->used + growth + sim_shared_others(device) <= a->total;
+  if (fits) {
+    a->used += growth;
+    sim_shared_publish(device, a->used);
+  }
+  sim_shared_leave();
+  if (a->used > a->peak)
+    a->peak = a->used;
+  return fits;
+}
+
 /* Adds to a sum of a part, unless the device has not that much left. */
-static bool add(struct account *a, struct part *part, uint64_t *sum, uint64_t bytes) {
+static bool add(int device, struct part *part, uint64_t *sum, uint64_t bytes) {
   uint64_t before = lost(part), growth;
   *sum += bytes;
   growth = lost(part) - before;
-  if (a->used + growth > a->total && growth) {
-    *sum -= bytes;
-    return false;
-  }
-  a->used += growth;
-  if (a->used > a->peak)
-    a->peak = a->used;
-  return true;
+  if (growth == 0 || enlarge(device, account(device), growth))
+    return true;
+  *sum -= bytes;
+  return false;
 }
 
-static void subtract(struct account *a, struct part *part, uint64_t *sum, uint64_t bytes) {
+static void subtract(int device, struct part *part, uint64_t *sum, uint64_t bytes) {
+  struct account *a = account(device);
   uint64_t before = lost(part);
   *sum -= bytes;
   a->used -= before - lost(part);
+  sim_shared_publish(device, a->used);
 }
 
 bool sim_capacity_charge(int device, enum simgpu_kind kind, uint64_t bytes) {
@@ -70,7 +84,7 @@ bool sim_capacity_charge(int device, enum simgpu_kind kind, uint64_t bytes) {
     if (bytes > a->total) /* also keeps the rounding below from overflowing */
       return false;
     sum = share(&a->part[kind], bytes, &rounded);
-    if (!add(a, &a->part[kind], sum, rounded))
+    if (!add(device, &a->part[kind], sum, rounded))
       return false;
   }
   sim_capacity_hand_out(device, kind, bytes);
@@ -82,19 +96,19 @@ void sim_capacity_refund(int device, enum simgpu_kind kind, uint64_t bytes) {
   uint64_t *sum, rounded;
   if (kind < SIMGPU_PINNED) {
     sum = share(&a->part[kind], bytes, &rounded);
-    subtract(a, &a->part[kind], sum, rounded);
+    subtract(device, &a->part[kind], sum, rounded);
   }
   sim_capacity_hand_in(device, kind, bytes);
 }
 
 bool sim_capacity_take(int device, enum simgpu_kind kind, uint64_t bytes) {
   struct account *a = account(device);
-  return bytes <= a->total && add(a, &a->part[kind], &a->part[kind].own, bytes);
+  return bytes <= a->total && add(device, &a->part[kind], &a->part[kind].own, bytes);
 }
 
 void sim_capacity_return(int device, enum simgpu_kind kind, uint64_t bytes) {
   struct account *a = account(device);
-  subtract(a, &a->part[kind], &a->part[kind].own, bytes);
+  subtract(device, &a->part[kind], &a->part[kind].own, bytes);
 }
 
 void sim_capacity_hand_out(int device, enum simgpu_kind kind, uint64_t bytes) {
@@ -119,7 +133,8 @@ uint64_t sim_capacity_used(int device) {
 
 uint64_t sim_capacity_left(int device) {
   const struct account *a = account(device);
-  return a->used < a->total ? a->total - a->used : 0;
+  uint64_t used = a->used + sim_shared_others(device);
+  return used < a->total ? a->total - used : 0;
 }
 
 uint64_t sim_capacity_live(int device) {

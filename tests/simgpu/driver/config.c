@@ -113,7 +113,7 @@ static int ranges(const char *text, struct sim_range *out, int room) {
 
 static void read_all(void) {
   struct sim_config *c = &state.config;
-  uint64_t devices = 1, version = CUDA_VERSION;
+  uint64_t devices = 1, version = (uint64_t)sim_built_version;
   const char *text;
 
   c->memory = 1ull << 30;
@@ -149,6 +149,8 @@ static void read_all(void) {
     complain("SIMGPU_FAIL_CALLS", text, "memory or all");
   text = getenv("SIMGPU_LOG");
   c->log = text && *text ? strdup(text) : NULL;
+  text = getenv("SIMGPU_SHARED");
+  c->shared = text && *text ? strdup(text) : NULL;
 }
 
 const struct sim_config *sim_config(void) {

@@ -52,6 +52,10 @@ uint64_t simgpu_live_by(int device, int kind) {
   return ask_kind(device, kind, sim_capacity_live_by);
 }
 
+uint64_t simgpu_used_by_others(int device) {
+  return ask(device, sim_shared_others);
+}
+
 uint64_t simgpu_reserved(int device) {
   return ask_kind(device, SIMGPU_POOL, sim_capacity_used_by);
 }

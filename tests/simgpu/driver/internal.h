@@ -36,11 +36,14 @@ struct sim_config {
   uint64_t fail_every, fail_size;
   bool fail_all; /* every call that may run out of memory counts as an allocation call */
   bool protect, poison, stats;
-  const char *log; /* file name or NULL */
+  const char *log, *shared; /* file names or NULL */
 };
 
 /* The options of this process, read at the first call. */
 const struct sim_config *sim_config(void);
+
+/* ---- built.c ---- */
+extern const int sim_built_version; /* e.g. 12040 */
 
 static inline bool sim_known_device(int device) {
   return device >= 0 && device < sim_config()->devices;
@@ -119,6 +122,15 @@ uint64_t sim_capacity_used_by(int device, enum simgpu_kind kind);
 uint64_t sim_capacity_requested_by(int device, enum simgpu_kind kind);
 uint64_t sim_capacity_live_by(int device, enum simgpu_kind kind);
 void sim_capacity_set(int device, uint64_t bytes);
+
+/* ---- shared.c: what other processes use. Callers hold sim_lock(). ---- */
+/* Between these two no other process takes anything. */
+void sim_shared_enter(void);
+void sim_shared_leave(void);
+/* Tells the others what this process uses. */
+void sim_shared_publish(int device, uint64_t used);
+/* What other live processes use. */
+uint64_t sim_shared_others(int device);
 
 /* ---- reserve.c: memory that is taken from a device in chunks and handed out in pieces. Callers hold sim_lock(). ----
  */

@@ -38,13 +38,14 @@ static const struct entry entries[] = {
 #include "entries.def"
 };
 
-/* The newest function of that name that is not newer than `version`; *known tells whether the name exists at all. */
+/* The newest function of that name that is not newer than `version`; *known tells whether the name exists at all. What
+ * is newer than the driver does not exist. */
 static const struct entry *find(const char *name, int version, bool per_thread, bool *known) {
   const struct entry *best = NULL;
   *known = false;
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
     const struct entry *e = &entries[i];
-    if (strcmp(e->name, name) != 0)
+    if (strcmp(e->name, name) != 0 || e->since > sim_config()->driver_version)
       continue;
     *known = true;
     if (e->since > version || (e->per_thread && !per_thread))

@@ -28,7 +28,11 @@
  *   SIMGPU_CONTEXT_MEMORY  0      what each context takes from its device
  *   SIMGPU_MODULE_MEMORY   0      what each module or library takes
  *   SIMGPU_QUEUE_MEMORY    0      what each stream, event and executable graph takes
- *   SIMGPU_DRIVER_VERSION  cuda.h what cuDriverGetVersion() says, e.g. 12040
+ *   SIMGPU_SHARED          -      file that processes share their devices' memory by; made where it is not there. What
+ *                                 a process used, however it ended, is the others' again. One SIMGPU_MEMORY for all
+ *   SIMGPU_DRIVER_VERSION  build  what cuDriverGetVersion() says, e.g. 12040, and the newest that cuGetProcAddress()
+ *                                 finds. What can be linked and dlsym'd is fixed: <build>/simgpu/lib has everything and
+ *                                 is of the version of cuda.h, lib-11.8, lib-12.4 and lib-13.0 are of that version
  *   SIMGPU_FAIL_AT         -      N[:COUNT][,N[:COUNT]...]: allocation calls N to N+COUNT-1 fail (COUNT is 1)
  *   SIMGPU_FAIL_EVERY      0      every N-th allocation call fails
  *   SIMGPU_FAIL_SIZE       0      every allocation call for at least so many bytes fails
@@ -87,6 +91,9 @@ uint64_t simgpu_requested_by(int device, int kind);
 
 /* Live blocks of a kind. */
 uint64_t simgpu_live_by(int device, int kind);
+
+/* What other live processes have taken of a device, with SIMGPU_SHARED. Not part of simgpu_used(). */
+uint64_t simgpu_used_by_others(int device);
 
 /* simgpu_used_by(device, SIMGPU_POOL): what all memory pools of a device have reserved. */
 uint64_t simgpu_reserved(int device);
