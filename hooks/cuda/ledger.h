@@ -20,11 +20,12 @@ struct bsg_allocation {
   uint32_t step; /* of where it was made; UINT32_MAX: that or later */
   uint16_t site;
   uint16_t context; /* of contexts.h; 0: of none */
-  uint16_t api;     /* enum bsg_hook_id */
+  uint8_t api;      /* enum bsg_hook_id */
   uint8_t device;
-  uint8_t kind; /* enum bsg_kind, but not BSG_KIND_POOL or BSG_KIND_GRAPH */
-  uint8_t phase;
   uint8_t pool;
+  uint8_t kind : 4, /* enum bsg_kind, but not BSG_KIND_POOL or BSG_KIND_GRAPH */
+      phase : 4;
+  uint32_t spilled; /* the ledger's own */
 };
 
 #define BSG_KEY(kind, handle) ((uint64_t)(uintptr_t)(handle) | (uint64_t)((kind) + 1) << 60)

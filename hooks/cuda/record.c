@@ -19,6 +19,8 @@
 #include "hooks/cuda/reserves.h"
 #include "hooks/cuda/sites.h"
 
+_Static_assert(BSG_HOOK_COUNT <= 256, "the ledger keeps them in a byte");
+
 static struct {
   pthread_mutex_t first_use;                 /* held while a device is introduced */
   _Atomic uint64_t known;                    /* bit set of devices introduced */
@@ -207,7 +209,7 @@ static inline void fill_entry(const struct bsg_call *call, enum bsg_kind kind, u
                                  .site = BSG_NO_SITE,
                                  /* Neither belongs to a context: they outlive it. */
                                  .context = kind == BSG_KIND_VIRTUAL || kind == BSG_KIND_POOLED ? 0 : call->context,
-                                 .api = (uint16_t)call->hook,
+                                 .api = (uint8_t)call->hook,
                                  .device = (uint8_t)call->device,
                                  .kind = (uint8_t)kind,
                                  .phase = (uint8_t)where.phase,

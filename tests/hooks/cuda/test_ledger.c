@@ -6,8 +6,13 @@
 #include "tests/shim/check.h"
 
 static struct bsg_allocation of_kind(enum bsg_kind kind, uint64_t key, uint64_t bytes, int device) {
-  return (struct bsg_allocation){
-      .key = key, .bytes = bytes, .step = 3, .api = 7, .device = (uint8_t)device, .kind = (uint8_t)kind, .phase = 2};
+  return (struct bsg_allocation){.key = key,
+                                 .bytes = bytes,
+                                 .step = 3,
+                                 .api = 7,
+                                 .device = (uint8_t)device,
+                                 .kind = (uint8_t)kind & 15,
+                                 .phase = 2};
 }
 
 static struct bsg_totals enter(struct bsg_allocation allocation) {
