@@ -6,7 +6,7 @@ gradient get theirs once, and with it the calls before it.
 """
 
 from . import chunks, gradients, loss, native
-from .call import pending
+from .call import one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
 from .oom import attempt
@@ -16,6 +16,8 @@ from .runtime import inside, runtime, thread
 
 def run_backward(tensors, grads, retain_graph=False, *rest):
     """Stands in for core.eager.run_backward."""
+    if thread.trial:
+        raise RuntimeError("its forward runs a backward of its own")
     if thread.inside or not runtime.guarding:
         return runtime.run_backward(tensors, grads, retain_graph, *rest)
     phase_before = runtime.library.set_phase(native.BACKWARD)
@@ -26,14 +28,16 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
                 runtime.run_backward(tensors, grads, retain_graph, *rest)
             gradients.touched()
             return None
-        try:
-            return _through(calls, tensors, grads, retain_graph, rest)
-        except BaseException:
-            # What arrived at the leaves belongs to this backward: none of it may count in a later one.
-            gradients.touched()
-            for call in calls:
-                call.clear_seeds()
-            raise
+        # One at a time: what another thread's backward leaves at its leaves for a moment is not ours to run on.
+        with one_backward:
+            try:
+                return _through(calls, tensors, grads, retain_graph, rest)
+            except BaseException:
+                # What arrived at the leaves belongs to this backward: none of it may count in a later one.
+                gradients.touched()
+                for call in calls:
+                    call.clear_seeds()
+                raise
     finally:
         runtime.library.set_phase(native.OTHER if phase_before == native.LOSS else phase_before)
 

@@ -5,6 +5,7 @@ other, on which the user's part of the graph is built. It lives exactly as long 
 user's tensors holds it, the registry only refers to it.
 """
 
+import threading
 import weakref
 
 from . import gradients, native, tree
@@ -12,6 +13,7 @@ from .runtime import is_tensor, runtime
 from .state import BatchNormStatistics, RandomState, without_autocast
 
 _registry = []  # weak references, oldest first
+one_backward = threading.RLock()  # held while a backward runs through calls
 
 
 def pending():
@@ -169,6 +171,7 @@ class Call:
             # A clone: no leaf to the user, and free to be changed in place.
             user = without_autocast(leaf.clone)
             user.register_hook(_Anchor(self))
+            vars(user).update(vars(tensor))  # what the model noted on its output
             anchored = True
             given[id(tensor)] = user
             return user

@@ -26,7 +26,7 @@ def forward(call):
             statistics.restore()
         call.chunk_random.append(RandomState())
         args, kwargs, _ = call.inputs.cut(start, stop, proof.chosen)
-        outputs = call.mode.run(lambda a=args, k=kwargs: original_call(call.layer, a, k), grad=False)
+        outputs = call.mode.run(lambda a=args, k=kwargs: original_call(call.layer, a, k), grad=proof.static)
         flat = tree.leaves(outputs)
         _check(flat, proof.outputs, stop - start)
         if first is None:
@@ -36,7 +36,7 @@ def forward(call):
             seen = {}
             twin = [seen.setdefault(id(leaf), index) if is_tensor(leaf) else index for index, leaf in enumerate(flat)]
         for column, leaf in zip(columns, flat):
-            column.append(leaf)
+            column.append(leaf.detach() if proof.static and is_tensor(leaf) else leaf)
         if statistics:
             after.append(statistics.take())
         outputs = flat = args = kwargs = None

@@ -43,6 +43,21 @@ def _measure(tensor, node):
     return surplus
 
 
+def accumulation_nodes(roots):
+    """The nodes at which a backward from `roots` would accumulate into a leaf. Walks the whole graph."""
+    found, seen = [], {}
+    stack = [node for node in map(node_of, roots) if node is not None]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            if node.name() == "GradNodeAccumulation":
+                found.append(node)
+            else:
+                stack.extend(following for following in node.next_functions if following is not None)
+    return found
+
+
 class Reach:
     """Which leaves a backward from some tensors will reach.
 

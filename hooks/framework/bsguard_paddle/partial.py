@@ -5,7 +5,7 @@ and through the inner graphs with the gradients that arrive at their leaves as s
 """
 
 from . import chunks, native
-from .call import pending
+from .call import one_backward, pending
 from .oom import attempt
 from .rescue import shrink
 from .runtime import inside, runtime, thread
@@ -28,7 +28,7 @@ def run_partial_grad(
         for call in calls:
             if call.inner is None and create_graph:
                 _refuse(call)
-        with inside():
+        with one_backward, inside():
             return _through(calls, *arguments)
     finally:
         runtime.library.set_phase(phase_before)

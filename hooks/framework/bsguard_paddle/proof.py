@@ -8,9 +8,12 @@ batch only by coincidence (a square mask, class weights), cutting it fails the t
 
 import contextlib
 import itertools
+import sys
 
-from . import tree
-from .runtime import is_tensor, original_call, runtime
+from . import sums, tree
+from .graph import node_of
+from .outside import Outside
+from .runtime import is_tensor, original_call, runtime, thread
 from .state import LayerState, RandomState, batch_norms, normalises_by_batch
 
 _TRIAL_ROWS = 4
@@ -67,12 +70,15 @@ class Output:
 class Proof:
     """What the trial showed. why: None if the call may be cut, else what stands against it."""
 
+    CONSTANT, CONCATENATED, MEAN, SUM = CONSTANT, CONCATENATED, MEAN, SUM
+
     def __init__(self, why=None):
         self.why = why
         self.chosen = frozenset()
         self.outputs = []
         self.reasons = []  # why a rescue is not exact, e.g. ["dropout"]
         self.random = False
+        self.static = False  # parts of it are static programs: those made without gradients would never give any
         self.smallest = 1  # samples: the smallest chunk that the trial covers
 
     @property
@@ -96,16 +102,58 @@ def prove(layer, inputs, mode, smallest):
     why = _objection(layer)
     if why is not None:
         return Proof(why)
+    outside = Outside(layer)
+    if outside.iterators:
+        return Proof("its forward draws from an iterator, %s, that cannot be set back" % outside.iterators[0])
     random_before = RandomState()
     state = LayerState(layer, skip=[p for p in layer.parameters() if not p.stop_gradient])
     try:
-        proof = _try_choices(layer, inputs, mode, smallest, random_before)
+        proof = _try_choices(layer, inputs, mode, smallest, random_before, outside.static)
         if proof.why is None:
             _observe_training(layer, inputs, mode, proof, random_before, state)
+        if proof.why is None:
+            _observe_gradients(layer, inputs, mode, proof, random_before)
     finally:
         state.restore()
         random_before.restore()
+        changed = outside.restore()
+    if changed and not (proof.why or "").startswith("its forward changes"):
+        proof.why = "its forward changes %s" % ", ".join(changed[:3])
     return proof
+
+
+def _run(layer, args, kwargs, mode, grad):
+    """One forward of a trial: what it prints is not shown, and a backward inside it is an error."""
+    thread.trial += 1
+    try:
+        with _Quiet():
+            return mode.run(lambda: original_call(layer, args, kwargs), grad=grad)
+    finally:
+        thread.trial -= 1
+
+
+class _Quiet:
+    """Swallows what this thread prints while entered; the job's other threads are heard."""
+
+    def __enter__(self):
+        self._shown = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = (_Unheard(stream) for stream in self._shown)
+
+    def __exit__(self, *_):
+        for name, stream in zip(("stdout", "stderr"), self._shown):
+            if isinstance(getattr(sys, name), _Unheard):
+                setattr(sys, name, stream)
+
+
+class _Unheard:
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text):
+        return len(text) if thread.trial else self._stream.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
 
 
 def _objection(layer):
@@ -122,11 +170,12 @@ def _objection(layer):
     return None
 
 
-def _try_choices(layer, inputs, mode, smallest, random_before):
+def _try_choices(layer, inputs, mode, smallest, random_before, static):
     last = "no input carries the batch"
     for chosen in _choices(inputs.units):
         proof = Proof()
         proof.chosen = chosen
+        proof.static = static
         with _without_randomness(layer):
             why = _rows_are_independent(layer, inputs, mode, proof, random_before, smallest)
         if why is None:
@@ -155,7 +204,7 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
     def trial(start, stop):
         random_before.restore()
         args, kwargs = inputs.sample(start, stop, proof.chosen)
-        outputs = mode.run(lambda: original_call(layer, args, kwargs), grad=False)
+        outputs = _run(layer, args, kwargs, mode, mode.records() or proof.static)
         return tree.shape_of(outputs), [
             _Value(leaf, half) if is_tensor(leaf) else leaf for leaf in tree.leaves(outputs)
         ]
@@ -183,7 +232,18 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
             if size > 1 and (smallest < 2 or reduced):
                 sizes.append(1)
     except Exception as error:  # a model that refuses a cut input is an answer too
-        return "the trial failed (%s: %s)" % (type(error).__name__, (str(error).strip().splitlines() or [""])[-1][:120])
+        return _failed(error)
+    if proof.smallest > 1 and rows > 2:
+        # Samples that belong together by their place (pairs) agree in every even cut: one that is not shows them.
+        try:
+            _, shifted = trial(1, rows)
+        except Exception as error:
+            return _failed(error)
+        for index, (output, a, b) in enumerate(zip(proof.outputs, together, shifted)):
+            if output.kind is CONCATENATED:
+                rest = a.array[(slice(None),) * output.axis + (slice(output.per_sample, None),)]
+                if not _close(rest, b.array, a.half):
+                    return "output %d depends on the place of a sample in the batch" % index
     if all(output.kind is CONSTANT for output in proof.outputs):
         return "none of its outputs depends on the batch"
     return None
@@ -247,12 +307,9 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     args, kwargs = inputs.sample(0, rows, proof.chosen)
     written = _Written((args, kwargs))
     try:
-        outputs = mode.run(lambda: original_call(layer, args, kwargs), grad=True)
+        outputs = _run(layer, args, kwargs, mode, True)
     except Exception as error:
-        proof.why = "the trial failed (%s: %s)" % (
-            type(error).__name__,
-            (str(error).strip().splitlines() or [""])[-1][:120],
-        )
+        proof.why = _failed(error)
         return
     for output, leaf in zip(proof.outputs, tree.leaves(outputs)):
         output.stop_gradient = not is_tensor(leaf) or leaf.stop_gradient
@@ -265,9 +322,6 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
         proof.reasons.append(
             "dropout" if any(_draws(sub) for sub in layer.sublayers(include_self=True)) else "randomness"
         )
-    if any(output.kind in (MEAN, SUM) and not output.stop_gradient for output in proof.outputs):
-        # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
-        proof.reasons.append("loss inside the model")
     norms = batch_norms(layer)
     if any(normalises_by_batch(norm) for norm in norms):
         proof.reasons.append("batch_norm")
@@ -275,6 +329,46 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     changed = [name for name in state.restore() if name not in _names_of(layer, statistics)]
     if changed:
         proof.why = "its forward changes %s" % ", ".join(changed[:3])
+
+
+def _observe_gradients(layer, inputs, mode, proof, random_before):
+    """A small backward of samples together and apart; fills proof.why where the gradients do not add up."""
+    rows = min(_TRIAL_ROWS, inputs.batch)
+    forward = _WithGraph(layer, inputs, mode, proof, random_before)
+    half = mode.is_mixed() or any("float16" in str(p.dtype) for p in layer.parameters())
+    single = any("float64" not in str(p.dtype) for p in layer.parameters())
+    bound = TOLERANCE_HALF if half else TOLERANCE_SINGLE if single else TOLERANCE_DOUBLE
+    try:
+        with _without_randomness(layer):
+            proof.why = sums.check(layer, inputs, proof, forward, min(proof.smallest, rows // 2), rows, bound)
+    except Exception as error:
+        proof.why = _failed(error)
+    if any(output.kind in (MEAN, SUM) and not output.stop_gradient for output in proof.outputs):
+        # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
+        proof.reasons.append("loss inside the model")
+
+
+class _WithGraph:
+    """Outputs of a few samples with their graph."""
+
+    def __init__(self, layer, inputs, mode, proof, random_before):
+        self._layer, self._inputs, self._mode = layer, inputs, mode
+        self._proof, self._random = proof, random_before
+        self._given = []
+
+    def __call__(self, start, stop):
+        self._random.restore()
+        args, kwargs = self._inputs.sample(start, stop, self._proof.chosen)
+        self._given = [leaf for leaf in tree.leaves((args, kwargs)) if is_tensor(leaf) and not leaf.stop_gradient]
+        return _run(self._layer, args, kwargs, self._mode, True)
+
+    def inputs(self):
+        """The nodes of the inputs that need a gradient, as given to the last call."""
+        return [node_of(tensor) for tensor in self._given]
+
+
+def _failed(error):
+    return "the trial failed (%s: %s)" % (type(error).__name__, (str(error).strip().splitlines() or [""])[-1][:120])
 
 
 class _Written:
@@ -332,8 +426,8 @@ def _without_randomness(layer):
     for sub in changed:
         sub.training = False
     try:
-        for module, name, _ in kept:
-            setattr(module, name, _pass_through)
+        for module, name, function in kept:
+            setattr(module, name, _passing(function))
         yield
     finally:
         for module, name, function in kept:
@@ -342,5 +436,9 @@ def _without_randomness(layer):
             sub.training = True
 
 
-def _pass_through(x, *_, **__):
-    return x
+def _passing(function):
+    def pass_through(x, *args, **kwargs):
+        # Another thread of the job may call it meanwhile, in earnest.
+        return x if thread.trial else function(x, *args, **kwargs)
+
+    return pass_through

@@ -8,6 +8,7 @@ import threading
 
 
 class _Thread(threading.local):
+    trial = 0  # > 0 in a forward of the split proof
     recording = None  # a list that outermost layers are noted in, while a named boundary makes itself known
     inside = 0  # > 0 below a boundary, in a backward or in a trial: Layer calls are Paddle's own there
 
