@@ -83,8 +83,6 @@ static uint64_t deep(const CUDA_ARRAY3D_DESCRIPTOR_v2 *array, unsigned levels) {
   width = array->Width, height = array->Height, depth = array->Depth;
   for (unsigned level = 0; level < levels && level < 64; level++) {
     bytes += size_of(width, height, depth, array->Format, array->NumChannels);
-    if (width <= 1 && height <= 1 && (depth <= 1 || array->Flags & CUDA_ARRAY3D_LAYERED))
-      break;
     width = width > 1 ? width / 2 : width;
     height = height > 1 ? height / 2 : height;
     if (!(array->Flags & CUDA_ARRAY3D_LAYERED)) /* layers stay as many */
