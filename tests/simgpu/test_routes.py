@@ -156,6 +156,9 @@ def test_pools_of_ones_own(driver):
     assert driver.lib.cuDeviceSetMemPool(0, mine) == SUCCESS
     assert driver.lib.cuDeviceGetMemPool(ctypes.byref(current), 0) == SUCCESS and current.value == mine.value
     second = pools.alloc(MIB)  # from the current pool, which has room
+    owner = ctypes.c_void_p()
+    attribute = driver.lib.cuPointerGetAttribute
+    assert attribute(ctypes.byref(owner), 17, ctypes.c_uint64(second)) == SUCCESS and owner.value == mine.value
     assert driver.used(0) == 2 * MIB
     assert driver.lib.cuMemPoolDestroy(mine) == SUCCESS  # its memory stays until it is freed
     assert driver.lib.cuMemPoolDestroy(mine) == INVALID_VALUE and pools.try_alloc(1, mine)[0] == INVALID_VALUE

@@ -300,6 +300,12 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     *(int *)data = block.device;
     break;
+  case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+    *(CUmemoryPool *)data = block.kind == SIMGPU_POOL ? block.owner : NULL;
+    break;
+  case CU_POINTER_ATTRIBUTE_MAPPED:
+    *(unsigned int *)data = !block.absent;
+    break;
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     *(CUdeviceptr *)data = base;
     break;

@@ -317,6 +317,31 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
   return result;
 }
 
+/* Every device can reach every pool: there is nothing to set. */
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t count) {
+  CUresult result = sim_ready();
+  if (result)
+    return result;
+  sim_lock();
+  if (!is_pool(pool) || (count && !desc))
+    result = CUDA_ERROR_INVALID_VALUE;
+  sim_unlock();
+  return result;
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *out, CUmemoryPool pool, CUmemLocation *location) {
+  CUresult result = sim_ready();
+  if (result)
+    return result;
+  sim_lock();
+  if (out && location && is_pool(pool))
+    *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  else
+    result = CUDA_ERROR_INVALID_VALUE;
+  sim_unlock();
+  return result;
+}
+
 static CUresult of_device(CUmemoryPool *out, CUdevice device, CUmemoryPool (*which)(int)) {
   CUmemoryPool pool;
   CUresult result = sim_ready();
