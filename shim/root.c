@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "hooks/cuda/host.h"
-#include "hooks/cuda/ledger.h"
 #include "hooks/cuda/record.h"
 #include "hooks/cuda/sites.h"
+#include "hooks/cuda/symbols.h"
 #include "shim/clock.h"
 #include "shim/command.h"
 #include "shim/current.h"
@@ -46,6 +46,13 @@ static struct {
 } state = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- start ---- */
+
+/*
+ * What pthread_atfork() calls, which itself is a piece of code that the C library puts into each library that uses it:
+ * not marked as protected everywhere, so that ours would not be either. We are never unloaded, so the handler is
+ * nobody's.
+ */
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *library);
 
 /* The child of a fork() has one thread, and perhaps locks that were held by others: everything starts clean. */
 static void forget(void) {
@@ -82,7 +89,7 @@ static void start(void) {
   }
   state.memory_limit = (uint64_t)bsg_options_number(BSG_OPTION_MEMORY_LIMIT);
   absolute_directory(bsg_options_text(BSG_OPTION_DIR));
-  pthread_atfork(NULL, NULL, forget);
+  __register_atfork(NULL, NULL, forget, NULL);
   atomic_store(&state.running, ACTIVE);
 }
 
@@ -127,7 +134,7 @@ static int evidence_site(void *context, uint32_t site, struct bsg_site_fact *out
 
 static int evidence_symbol(void *context, uint64_t pc, char *out, size_t room) {
   (void)context;
-  return bsg_sites_symbol(pc, out, room);
+  return bsg_symbols_name(pc, out, room);
 }
 
 static void say(int level, const char *line) {
@@ -223,12 +230,14 @@ static void on_device(const struct bsg_device_fact *fact) {
   }
 }
 
-/* A Python process whose framework half should be there by the time that memory runs out, and is not. */
+/* A process of Paddle whose framework half should be there by the time that memory runs out, and is not. */
 static void say_if_alone(void) {
-  if (atomic_load(&state.attached) || !bsg_lookup_default("Py_IsInitialized") || atomic_exchange(&state.missed, true))
+  static const char *const paddle[] = {"libpaddle", "core_avx", "core_noavx", NULL};
+  if (atomic_load(&state.attached) || atomic_load(&state.missed) || !bsg_symbols_loaded(paddle) ||
+      atomic_exchange(&state.missed, true))
     return;
   bsg_log(BSG_LOG_NORMAL,
-          "framework half not loaded; recording only (python -I, -E or -S and env -i keep it out; it knows Paddle)");
+          "framework half not loaded; recording only (python -I, -E or -S and env -i keep it out of a job)");
 }
 
 static void on_refused(const struct bsg_alloc_fact *fact) {

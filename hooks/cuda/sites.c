@@ -9,7 +9,6 @@
 #include <execinfo.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -147,28 +146,6 @@ int bsg_sites_get(uint32_t site, struct bsg_site_fact *out) {
   }
   pthread_mutex_unlock(&state.lock);
   return result;
-}
-
-int bsg_sites_symbol(uint64_t pc, char *out, size_t room) {
-  Dl_info info;
-  const char *file;
-  int length;
-
-  /* A return address may be the first byte of the next function: what called lies before it. */
-  if (!dladdr((void *)(uintptr_t)(pc - 1), &info) || !info.dli_fname)
-    length = snprintf(out, room, "0x%llx", (unsigned long long)pc);
-  else {
-    file = strrchr(info.dli_fname, '/');
-    file = file ? file + 1 : info.dli_fname;
-    if (info.dli_sname)
-      length = snprintf(out, room, "%s+0x%llx (%s)", info.dli_sname,
-                        (unsigned long long)(pc - (uint64_t)(uintptr_t)info.dli_saddr), file);
-    else
-      length = snprintf(out, room, "0x%llx (%s)", (unsigned long long)(pc - (uint64_t)(uintptr_t)info.dli_fbase), file);
-  }
-  if (length < 0)
-    return 0;
-  return (size_t)length < room ? length : (int)room - 1;
 }
 
 void bsg_sites_forget(void) {

@@ -6,8 +6,6 @@
 #ifndef BSG_CUDA_SITES_H
 #define BSG_CUDA_SITES_H
 
-#include <stddef.h>
-
 #include "shim/facts.h"
 
 /*
@@ -28,9 +26,6 @@ uint32_t bsg_sites_sometimes_here(const void *caller);
 
 /* -ENOENT: no such site. */
 int bsg_sites_get(uint32_t site, struct bsg_site_fact *out);
-
-/* "name+0x12 (file)" of a code address; returns its length. */
-int bsg_sites_symbol(uint64_t pc, char *out, size_t room);
 
 /* After fork(): usable again whatever another thread was doing; the sites are kept. */
 void bsg_sites_forget(void);

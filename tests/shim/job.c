@@ -7,18 +7,13 @@
  *   step          ends a training step
  *   attach        takes charge, as an adapter does
  *   close2        closes descriptor 2
+ *   load=FILE     loads a library
  *   exit=N        ends with N
  */
 #include <string.h>
 #include <unistd.h>
 
 #include "driver.h"
-
-/* Exported with -rdynamic. */
-BSG_EXPORT int BSG_PYTHON_NAME(void);
-BSG_EXPORT int BSG_PYTHON_NAME(void) {
-  return 1;
-}
 
 int main(int argc, char **argv) {
   void *driver = driver_open();
@@ -53,6 +48,8 @@ int main(int argc, char **argv) {
       printf("attach %d\n", ((int (*)(const char *, const char *))optional("bsg_attach"))("loop 1", NULL));
     else if (strcmp(word, "close2") == 0)
       close(STDERR_FILENO);
+    else if (strncmp(word, "load=", 5) == 0)
+      CHECK(dlopen(value, RTLD_NOW | RTLD_LOCAL));
     else if (strncmp(word, "exit=", 5) == 0)
       return atoi(value);
     else

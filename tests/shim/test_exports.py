@@ -65,3 +65,11 @@ def test_never_ends_the_process(library: Path) -> None:
 def test_stack_is_not_executable(library: Path) -> None:
     stack = [line for line in readelf("--program-headers", library).splitlines() if "GNU_STACK" in line]
     assert len(stack) == 1 and "RWE" not in stack[0] and " RW " in stack[0]
+
+
+def test_control_flow_protection(library: Path) -> None:
+    """Marked in every part: else the loader turns it off for the whole process, or refuses us where it is enforced."""
+    notes = readelf("--notes", library)
+    machine = re.search(r"Machine:\s+(.+)", readelf("--file-header", library)).group(1)
+    wanted = "IBT, SHSTK" if "X86-64" in machine else "BTI"
+    assert wanted in notes, notes

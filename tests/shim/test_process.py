@@ -184,14 +184,16 @@ def test_directory_that_cannot_be_made(program, directory: str) -> None:
     assert len([line for line in job.lines_of_bsguard if directory in line]) == 1, job
 
 
-def test_python_without_the_framework_half(program) -> None:
-    """Said once, at the first refused call, and only in a Python process where no adapter has attached."""
+def test_paddle_without_the_framework_half(program, build: Path) -> None:
+    """Said once, at the first refused call, and only in a process of Paddle where no adapter has attached."""
     words = [f"alloc={32 * MIB}", f"alloc={32 * MIB}"]
+    paddle = f"load={build / 'tests' / 'shim' / 'namesake' / 'libpaddle.so'}"
 
     def said(job) -> int:
+        assert job.returncode == 0, job
         return sum("framework half not loaded; recording only" in line for line in job.lines_of_bsguard)
 
-    assert said(program("job_python", *words, env={"SIMGPU_MEMORY": "16MiB"})) == 1
-    assert said(program("job_python", "attach", *words, env={"SIMGPU_MEMORY": "16MiB"})) == 0
+    assert said(program("job", paddle, *words, env={"SIMGPU_MEMORY": "16MiB"})) == 1
+    assert said(program("job", paddle, "attach", *words, env={"SIMGPU_MEMORY": "16MiB"})) == 0
     assert said(program("job", *words, env={"SIMGPU_MEMORY": "16MiB"})) == 0
-    assert said(program("job_python", f"alloc={MIB}")) == 0
+    assert said(program("job", paddle, f"alloc={MIB}")) == 0

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "hooks/cuda/sites.h"
+#include "hooks/cuda/symbols.h"
 #include "shim/bsguard.h"
 #include "tests/shim/check.h"
 
@@ -50,12 +51,12 @@ int main(void) {
   CHECK_EQUAL(bsg_sites_get(sites[0], &fact), 0);
   CHECK_EQUAL(fact.site, sites[0]);
   CHECK(fact.frames >= 2);
-  length = bsg_sites_symbol(fact.pc[0], name, sizeof name);
+  length = bsg_symbols_name(fact.pc[0], name, sizeof name);
   CHECK_EQUAL(length, strlen(name));
   CHECK(strncmp(name, "asks_for_memory+0x", 18) == 0); /* exported by -rdynamic */
   CHECK(strstr(name, "(test_sites)"));
-  CHECK_EQUAL(bsg_sites_symbol(fact.pc[0], cut, sizeof cut), sizeof cut - 1);
-  CHECK(bsg_sites_symbol(1, name, sizeof name) > 0);
+  CHECK_EQUAL(bsg_symbols_name(fact.pc[0], cut, sizeof cut), sizeof cut - 1);
+  CHECK(bsg_symbols_name(1, name, sizeof name) > 0);
 
   CHECK_EQUAL(bsg_sites_get(BSG_NO_SITE, &fact), -ENOENT);
   CHECK_EQUAL(bsg_sites_get(9999, &fact), -ENOENT);

@@ -1,0 +1,149 @@
+/*
+ * symbols.c - see symbols.h. Depends on libc's dl_iterate_phdr(), whose lock is held by the loader only while it
+ * changes its list of libraries, never while foreign code runs; dladdr() and dlsym() wait for the other one. Under that
+ * lock no library goes away, so its tables may be read in place. Never allocates.
+ */
+#include "hooks/cuda/symbols.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+
+struct tables {
+  const ElfW(Sym) * symbols;
+  const char *strings;
+  const uint32_t *gnu_hash, *hash;
+};
+
+struct search {
+  uint64_t pc;
+  char *out;
+  size_t room;
+  int length;
+};
+
+/* The loader has added the base to most addresses of a dynamic section, but not in the kernel's own library. */
+static const void *at(const struct dl_phdr_info *object, ElfW(Addr) address) {
+  return (const void *)(address < object->dlpi_addr ? object->dlpi_addr + address : address);
+}
+
+static bool find_tables(const struct dl_phdr_info *object, struct tables *out) {
+  const ElfW(Dyn) *dynamic = NULL;
+  memset(out, 0, sizeof *out);
+  for (int i = 0; i < object->dlpi_phnum; i++)
+    if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
+      dynamic = (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+  for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++)
+    switch (dynamic->d_tag) {
+    case DT_SYMTAB:
+      out->symbols = at(object, dynamic->d_un.d_ptr);
+      break;
+    case DT_STRTAB:
+      out->strings = at(object, dynamic->d_un.d_ptr);
+      break;
+    case DT_GNU_HASH:
+      out->gnu_hash = at(object, dynamic->d_un.d_ptr);
+      break;
+    case DT_HASH:
+      out->hash = at(object, dynamic->d_un.d_ptr);
+      break;
+    }
+  return out->symbols && out->strings && (out->gnu_hash || out->hash);
+}
+
+/* How many symbols there are: no table says so but the hash tables. */
+static uint32_t count_symbols(const struct tables *tables) {
+  const uint32_t *table = tables->gnu_hash, *buckets, *chains;
+  uint32_t last = 0;
+
+  if (!table)
+    return tables->hash[1];
+  buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / sizeof *table);
+  chains = buckets + table[0];
+  for (uint32_t i = 0; i < table[0]; i++)
+    if (buckets[i] > last)
+      last = buckets[i];
+  if (last < table[1])
+    return table[1];
+  while (!(chains[last - table[1]] & 1))
+    last++;
+  return last + 1;
+}
+
+/* The nearest symbol that begins at or before an address and, if it states a size, reaches to it. */
+static const ElfW(Sym) * nearest(const struct tables *tables, ElfW(Addr) address) {
+  const ElfW(Sym) *best = NULL;
+  uint32_t count = count_symbols(tables);
+  for (uint32_t i = 1; i < count; i++) {
+    const ElfW(Sym) *symbol = &tables->symbols[i];
+    if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0 || symbol->st_value > address ||
+        ELF64_ST_TYPE(symbol->st_info) == STT_TLS)
+      continue;
+    if (symbol->st_size != 0 && address - symbol->st_value >= symbol->st_size)
+      continue;
+    if (!best || symbol->st_value > best->st_value)
+      best = symbol;
+  }
+  return best;
+}
+
+static const char *file_name(const struct dl_phdr_info *object) {
+  const char *slash = object->dlpi_name ? strrchr(object->dlpi_name, '/') : NULL;
+  if (slash)
+    return slash + 1;
+  return object->dlpi_name && object->dlpi_name[0] ? object->dlpi_name : program_invocation_short_name;
+}
+
+static bool contains(const struct dl_phdr_info *object, uint64_t address) {
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+    if (segment->p_type == PT_LOAD && address - (object->dlpi_addr + segment->p_vaddr) < segment->p_memsz)
+      return true;
+  }
+  return false;
+}
+
+static int name_in(struct dl_phdr_info *object, size_t size, void *argument) {
+  struct search *search = argument;
+  const ElfW(Sym) *symbol = NULL;
+  struct tables tables;
+  uint64_t address = search->pc - 1; /* a return address may be the first byte of the next function */
+
+  (void)size;
+  if (!contains(object, address))
+    return 0;
+  if (find_tables(object, &tables))
+    symbol = nearest(&tables, address - object->dlpi_addr);
+  if (symbol)
+    search->length =
+        snprintf(search->out, search->room, "%s+0x%llx (%s)", tables.strings + symbol->st_name,
+                 (unsigned long long)(search->pc - object->dlpi_addr - symbol->st_value), file_name(object));
+  else
+    search->length = snprintf(search->out, search->room, "0x%llx (%s)",
+                              (unsigned long long)(search->pc - object->dlpi_addr), file_name(object));
+  return 1;
+}
+
+int bsg_symbols_name(uint64_t pc, char *out, size_t room) {
+  struct search search = {.pc = pc, .out = out, .room = room};
+  if (!dl_iterate_phdr(name_in, &search))
+    search.length = snprintf(out, room, "0x%llx", (unsigned long long)pc);
+  if (search.length < 0)
+    return 0;
+  return (size_t)search.length < room ? search.length : (int)room - 1;
+}
+
+static int is_one_of(struct dl_phdr_info *object, size_t size, void *argument) {
+  const char *name = file_name(object);
+  (void)size;
+  for (const char *const *wanted = argument; *wanted; wanted++)
+    if (strncmp(name, *wanted, strlen(*wanted)) == 0)
+      return 1;
+  return 0;
+}
+
+bool bsg_symbols_loaded(const char *const names[]) {
+  return dl_iterate_phdr(is_one_of, (void *)names) != 0;
+}
