@@ -230,7 +230,8 @@ class LayerState:
                 del now[name]
             for name, (value, content) in kept.items():
                 if name not in _SHADOWS and (name not in now or not _same(now[name], value, content)):
-                    if not (_is_of_paddle(sub) and name.startswith("_") and isinstance(now.get(name), _SIMPLE)):
+                    noted = _is_of_paddle(sub) and name.startswith("_") and isinstance(now.get(name), _SIMPLE)
+                    if not noted and name not in _computed_before(sub):
                         changed.append(_join(prefix, name))
                 if content is not None:
                     _refill(value, content)
@@ -241,6 +242,12 @@ class LayerState:
                 changed.append(name)
                 tensor.set_value(value)
         return changed
+
+
+def _computed_before(layer):
+    """Attributes that a hook of Paddle's computes anew before each forward (weight_norm): no state of their own."""
+    hooks = layer._forward_pre_hooks.values()
+    return {getattr(hook, "name", None) for hook in hooks if type(hook).__module__.startswith("paddle.")}
 
 
 def _is_of_paddle(layer):

@@ -24,7 +24,7 @@ class _Pull:
         paddle = runtime.paddle
         measures = []
         for gradient, weight in zip(found, weights):
-            if gradient is None or gradient.is_selected_rows():
+            if gradient is None or not gradient._is_initialized() or gradient.is_selected_rows():
                 measures.append(paddle.zeros([4], "float64"))
                 continue
             g, w = gradient.astype("float64").flatten(), weight.astype("float64").flatten()
@@ -94,11 +94,17 @@ def _pulls(layer, forward, proof, weights, start, stop, rows):
         if is_tensor(leaf) and not leaf.stop_gradient and "complex" not in str(leaf.dtype)
     ]
     if stop - start == rows:
-        mine = {id(node_of(p)) for p in layer.parameters()} | {id(node) for node in forward.inputs()}
-        if any(id(node) not in mine for node in accumulation_nodes(leaf for _, leaf, _ in differentiable)):
+        # Held while compared: the identity of a node lasts as long as a reference to it.
+        mine = [node_of(p) for p in layer.parameters() if not p.stop_gradient] + forward.inputs()
+        known = {id(node) for node in mine}
+        reached = accumulation_nodes([leaf for _, leaf, _ in differentiable])
+        if any(id(node) not in known for node in reached):
             raise _Outsider()
-    groups, pulls = {"together": []}, {}
+    groups, pulls, met = {"together": []}, {}, set()
     for index, leaf, output in differentiable:
+        if id(leaf) in met:
+            continue  # the same tensor twice
+        met.add(id(leaf))
         constant = output.kind is proof.CONSTANT
         groups.setdefault(index if constant else "together", []).append((leaf, _seed(index, leaf, output, start, stop, rows)))
     with inside(), paddle.enable_grad():
