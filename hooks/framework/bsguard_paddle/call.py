@@ -171,7 +171,9 @@ class Call:
             # A clone: no leaf to the user, and free to be changed in place.
             user = without_autocast(leaf.clone)
             user.register_hook(_Anchor(self))
-            vars(user).update(vars(tensor))  # what the model noted on its output
+            noted = getattr(tensor, "__dict__", None)  # what the model noted on its output; Paddle 2.6 has no such place
+            if noted:
+                vars(user).update(noted)
             anchored = True
             given[id(tensor)] = user
             return user
