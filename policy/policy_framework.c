@@ -259,6 +259,10 @@ int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, 
   bsg_state_describe(p, &p->latest.oom, &line);
   if (p->latest.verdict == BSG_FLOOR)
     bsg_out_text(&line, "; the micro-batch is 1 already");
+  else if (p->latest.verdict == BSG_CANNOT && p->latest.because[0]) {
+    bsg_out_text(&line, "; ");
+    bsg_out_clean(&line, p->latest.because, 200);
+  }
   bsg_out_text(&line, "): ");
   if (error) {
     bsg_out_format(&line, "no report could be written: %s", bsg_errno_text(error));

@@ -24,8 +24,10 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
     try:
         calls = pending()
         if not calls:
+            runtime.raised_in = native.BACKWARD
             with inside():
                 runtime.run_backward(tensors, grads, retain_graph, *rest)
+            runtime.raised_in = None
             gradients.touched()
             return None
         # One at a time: what another thread's backward leaves at its leaves for a moment is not ours to run on.

@@ -8,6 +8,7 @@ import threading
 
 
 class _Thread(threading.local):
+    ours = False  # a hook is registered that is ours
     trial = 0  # > 0 in a forward of the split proof
     recording = None  # a list that outermost layers are noted in, while a named boundary makes itself known
     inside = 0  # > 0 below a boundary, in a backward or in a trial: Layer calls are Paddle's own there
@@ -22,6 +23,7 @@ class _Runtime:
     run_backward = None
     run_partial_grad = None
     device = 0  # CUDA ordinal that was trained on last
+    raised_in = None  # phase of the last backward that raised without a call to fall back on
 
 
 runtime = _Runtime()
