@@ -3,8 +3,8 @@
  * jump, with registers, stack and return address as they came. So the real one sees its true caller, and RTLD_NEXT and
  * the caller's own search scope mean what they should.
  *
- * struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name): two words in two registers; the second
- * says that the first is the answer. bsg_lookup_real_dlsym is set once the filter has returned.
+ * struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name, const void *caller): two words in two
+ * registers; the second says that the first is the answer. bsg_lookup_real_dlsym is set once the filter has returned.
  */
 
 #if defined(__x86_64__)
@@ -25,6 +25,7 @@ dlsym:
         .cfi_adjust_cfa_offset 8
         subq    $8, %rsp                /* the callee wants the stack aligned to 16 */
         .cfi_adjust_cfa_offset 8
+        movq    24(%rsp), %rdx          /* our return address */
         call    bsg_lookup_filter
         addq    $8, %rsp
         .cfi_adjust_cfa_offset -8
@@ -58,6 +59,7 @@ dlsym:
         .cfi_offset x30, -24
         mov     x29, sp
         stp     x0, x1, [sp, #16]
+        mov     x2, x30
         bl      bsg_lookup_filter
         mov     x16, x0
         mov     x17, x1

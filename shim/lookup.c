@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "hooks/cuda/hooks.h"
+#include "hooks/cuda/symbols.h"
 #include "shim/root.h"
 
 typedef void *(*dlsym_fn)(void *handle, const char *name);
@@ -78,12 +79,21 @@ static int is_ours_alone(const char *name, const void *wrapper) {
   return bsg_lookup_default(name) == wrapper && !bsg_lookup_next(name);
 }
 
+/*
+ * Would RTLD_NEXT of a library that comes after us find the driver's own, with nobody in between? Where another
+ * interposer defines the name, its calls to the next one have passed us already, and are not to come back.
+ */
+static int goes_past_us(const void *caller, const char *name) {
+  void *driver = bsg_lookup_driver(name);
+  return driver && bsg_symbols_next(caller, name) == driver && bsg_lookup_next(name) == driver;
+}
+
 /* Only for names of the driver: the shape of all of them, from cuInit to cuGetProcAddress_v2. */
 static inline int may_be_driver(const char *name) {
   return name && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
-struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name) {
+struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name, const void *caller) {
   void *wrapper, *found;
 
   if (!real_dlsym()) /* not a glibc that we know: there is nothing to go on to */
@@ -99,6 +109,9 @@ struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name) {
     if (is_ours_alone(name, wrapper))
       return no_driver(name);
     bsg_root_start();
+    if (handle == RTLD_NEXT && bsg_root_active() && goes_past_us(caller, name) &&
+        bsg_hook_adopt(name, bsg_lookup_driver(name)))
+      return (struct bsg_lookup_answer){wrapper, 1};
     return go_on;
   }
 

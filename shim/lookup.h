@@ -12,7 +12,8 @@ struct bsg_lookup_answer {
   uintptr_t final; /* 0: `pointer` is nothing, the real dlsym() is to answer */
 };
 
-struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name);
+/* caller: the return address of the call of dlsym(). */
+struct bsg_lookup_answer bsg_lookup_filter(void *handle, const char *name, const void *caller);
 
 /* The real entry of an export of libcuda: in libcuda itself, or the next one after us. NULL: there is none. */
 void *bsg_lookup_driver(const char *symbol);

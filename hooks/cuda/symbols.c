@@ -135,6 +135,57 @@ int bsg_symbols_name(uint64_t pc, char *out, size_t room) {
   return (size_t)search.length < room ? search.length : (int)room - 1;
 }
 
+/* By the GNU hash table, as the loader does it; libraries without one are not searched. */
+static const ElfW(Sym) * look_up(const struct tables *tables, const char *name) {
+  const uint32_t *table = tables->gnu_hash, *buckets, *chains;
+  uint32_t hash = 5381;
+
+  if (!table || table[0] == 0)
+    return NULL;
+  for (const char *c = name; *c; c++)
+    hash = hash * 33 + (unsigned char)*c;
+  buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / sizeof *table);
+  chains = buckets + table[0];
+  for (uint32_t i = buckets[hash % table[0]]; i >= table[1] && i != 0; i++) {
+    const ElfW(Sym) *symbol = &tables->symbols[i];
+    if ((chains[i - table[1]] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && symbol->st_value != 0 &&
+        strcmp(tables->strings + symbol->st_name, name) == 0)
+      return symbol;
+    if (chains[i - table[1]] & 1)
+      break;
+  }
+  return NULL;
+}
+
+struct next_search {
+  uint64_t caller;
+  const char *name;
+  bool past; /* the caller's own library */
+  void *found;
+};
+
+static int next_in(struct dl_phdr_info *object, size_t size, void *argument) {
+  struct next_search *search = argument;
+  struct tables tables;
+  const ElfW(Sym) * symbol;
+
+  (void)size;
+  if (!search->past) {
+    search->past = contains(object, search->caller);
+    return 0;
+  }
+  if (!find_tables(object, &tables) || !(symbol = look_up(&tables, search->name)))
+    return 0;
+  search->found = (void *)(object->dlpi_addr + symbol->st_value);
+  return 1;
+}
+
+void *bsg_symbols_next(const void *caller, const char *name) {
+  struct next_search search = {.caller = (uint64_t)(uintptr_t)caller, .name = name};
+  dl_iterate_phdr(next_in, &search);
+  return search.found;
+}
+
 static int is_one_of(struct dl_phdr_info *object, size_t size, void *argument) {
   const char *name = file_name(object);
   (void)size;
