@@ -65,10 +65,12 @@ struct CUctx_st {
  * driver. */
 CUresult sim_ready(void);
 
+/* ---- context_thread.c ---- */
 /* The owner of what is allocated under the calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one,
  * CUDA_ERROR_CONTEXT_IS_DESTROYED. */
 CUresult sim_current(CUcontext *out);
 
+/* ---- context_primary.c ---- */
 /* A context that holds the primary one of a device and is a name for it. */
 CUresult sim_context_borrow(int device, CUcontext *out);
 /* Ends it. Caller holds sim_lock(). */
@@ -85,7 +87,7 @@ enum sim_pool {
 struct sim_block {
   uint64_t bytes;     /* requested; 0: the slot is free */
   CUcontext context;  /* whose end is the block's end; NULL: none */
-  void *owner;        /* SIMGPU_POOL: the memory pool; SIMGPU_GRAPH, SIMGPU_MAPPED: what graph.c, foreign.c know */
+  void *owner;        /* SIMGPU_POOL: the memory pool; SIMGPU_GRAPH, SIMGPU_MAPPED: what graph_memory.c, foreign.c know */
   uint32_t next_free; /* slot index + 1 */
   uint8_t device, pool, kind;
   bool absent; /* an address without memory */
@@ -190,7 +192,7 @@ void sim_pool_drop(int device);
 /* Unmaps memory of somebody else. */
 void sim_foreign_release(const struct sim_place *place);
 
-/* ---- vmm.c. Callers hold sim_lock(). ---- */
+/* ---- vmm_mapping.c. Callers hold sim_lock(). ---- */
 /* Where the host reaches bytes of mapped and accessible memory; NULL unless all of them are. */
 char *sim_vmm_reach(uint64_t address, uint64_t bytes);
 /* The mapping that an address lies in. */
@@ -242,6 +244,8 @@ bool sim_graph_known(CUgraph graph);
 void sim_graph_delete(CUgraph graph);
 CUresult sim_graph_add_alloc(CUgraph graph, int device, uint64_t bytes, CUdeviceptr *out, CUgraphNode *node);
 CUresult sim_graph_add_free(CUgraph graph, CUdeviceptr address, CUgraphNode *node);
+
+/* ---- graph_memory.c. Callers hold sim_lock(). ---- */
 /* Frees memory that a launch left allocated. */
 void sim_graph_release(const struct sim_place *place);
 /* Frees everything that graphs hold on a device, in use or not. */

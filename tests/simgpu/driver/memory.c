@@ -209,7 +209,7 @@ CUresult cuMemGetInfo(unsigned int *left, unsigned int *total) {
   return CUDA_SUCCESS;
 }
 
-/* A copy of the block that an address lies in; mapped memory of vmm.c looks like a block without a context. */
+/* A copy of the block that an address lies in; mapped memory of vmm_mapping.c looks like a block without a context. */
 static bool look_up(uint64_t address, uint64_t *base, struct sim_block *out) {
   struct sim_place place;
   int device;

@@ -1,5 +1,5 @@
 /*
- * pool.c - memory pools and the allocations made from them in stream order. A pool is a reserve (reserve.c): what it
+ * pool.c - memory pools, and the allocations made from them in stream order. A pool is a reserve (reserve.c): what it
  * has reserved the device has lost, what it has handed out its clients hold. A free returns to the pool; what is unused
  * goes back to the device when it is trimmed, or at a synchronisation where more than the release threshold is
  * reserved.
@@ -10,25 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-#include "newer.h"
-
-struct CUmemPoolHandle_st {
-  struct CUmemPoolHandle_st *next;
-  struct sim_reserve reserve;
-  uint64_t threshold, most; /* most: bytes that it may hand out at once; 0: any */
-  uint64_t live;
-  int reuse[3]; /* attributes that change nothing here */
-  bool destroyed;
-};
+#include "pool.h"
 
 static struct {
   CUmemoryPool all;
   CUmemoryPool standard[SIM_MAX_DEVICES], current[SIM_MAX_DEVICES];
 } state;
 
-/* ---- pools. All of these expect the lock to be held. ---- */
-static CUmemoryPool make(int device, uint64_t most) {
+/* ---- pools. Callers hold the lock. ---- */
+CUmemoryPool sim_pool_make(int device, uint64_t most) {
   CUmemoryPool pool = calloc(1, sizeof *pool);
   if (!pool)
     return NULL;
@@ -50,7 +40,7 @@ static void unmake(CUmemoryPool pool) {
   free(pool);
 }
 
-static bool is_pool(CUmemoryPool pool) {
+bool sim_pool_known(CUmemoryPool pool) {
   for (CUmemoryPool p = state.all; p; p = p->next) {
     if (p == pool)
       return !p->destroyed;
@@ -58,14 +48,36 @@ static bool is_pool(CUmemoryPool pool) {
   return false;
 }
 
-static CUmemoryPool standard(int device) {
+CUmemoryPool sim_pool_standard(int device) {
   if (!state.standard[device])
-    state.standard[device] = make(device, 0);
+    state.standard[device] = sim_pool_make(device, 0);
   return state.standard[device];
 }
 
-static CUmemoryPool current(int device) {
-  return state.current[device] ? state.current[device] : standard(device);
+CUmemoryPool sim_pool_current(int device) {
+  return state.current[device] ? state.current[device] : sim_pool_standard(device);
+}
+
+bool sim_pool_end(CUmemoryPool pool) {
+  int device;
+  if (!sim_pool_known(pool) || state.standard[pool->reserve.device] == pool)
+    return false;
+  device = pool->reserve.device;
+  if (state.current[device] == pool)
+    state.current[device] = NULL;
+  pool->destroyed = true;
+  if (pool->live)
+    sim_reserve_trim(&pool->reserve, 0);
+  else
+    unmake(pool);
+  return true;
+}
+
+bool sim_pool_choose(int device, CUmemoryPool pool) {
+  if (!sim_pool_known(pool) || pool->reserve.device != device)
+    return false;
+  state.current[device] = pool;
+  return true;
 }
 
 void sim_pool_settle(int device) {
@@ -126,8 +138,8 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool named, CUmemoryP
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   if (!named)
-    pool = current(context->device);
-  if (!pool || !is_pool(pool)) {
+    pool = sim_pool_current(context->device);
+  if (!pool || !sim_pool_known(pool)) {
     sim_unlock();
     return named ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -192,221 +204,4 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   return give_back(address, stream);
-}
-
-/* ---- pools as such ---- */
-CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props) {
-  CUmemoryPool pool;
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  if (!out || !props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-    return CUDA_ERROR_NOT_SUPPORTED;
-  if (!sim_known_device(props->location.id))
-    return CUDA_ERROR_INVALID_VALUE;
-  sim_lock();
-  pool = make(props->location.id, props->maxSize);
-  sim_unlock();
-  if (!pool)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = pool;
-  return CUDA_SUCCESS;
-}
-
-/* What is still allocated from it stays, and the pool with it. */
-CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  CUresult result = sim_ready();
-  int device;
-  if (result)
-    return result;
-  sim_lock();
-  if (!is_pool(pool) || state.standard[pool->reserve.device] == pool) {
-    result = CUDA_ERROR_INVALID_VALUE;
-  } else {
-    device = pool->reserve.device;
-    if (state.current[device] == pool)
-      state.current[device] = NULL;
-    pool->destroyed = true;
-    if (pool->live)
-      sim_reserve_trim(&pool->reserve, 0);
-    else
-      unmake(pool);
-  }
-  sim_unlock();
-  return result;
-}
-
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  sim_lock();
-  if (is_pool(pool))
-    sim_reserve_trim(&pool->reserve, keep);
-  else
-    result = CUDA_ERROR_INVALID_VALUE;
-  sim_unlock();
-  return result;
-}
-
-/* Where an attribute lies, as an int or as 64 bits; NULL for an unknown one. */
-static void *attribute_at(CUmemoryPool pool, CUmemPool_attribute attribute, size_t *bytes) {
-  *bytes = sizeof(cuuint64_t);
-  switch (attribute) {
-  case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-  case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-  case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-    *bytes = sizeof(int);
-    return &pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
-  case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-    return &pool->threshold;
-  case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    return &pool->reserve.reserved;
-  case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    return &pool->reserve.reserved_high;
-  case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-    return &pool->reserve.used;
-  case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-    return &pool->reserve.used_high;
-  default:
-    return NULL;
-  }
-}
-
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-  CUresult result = sim_ready();
-  const void *at = NULL;
-  size_t bytes;
-  if (result)
-    return result;
-  sim_lock();
-  if (value && is_pool(pool))
-    at = attribute_at(pool, attribute, &bytes);
-  if (at)
-    memcpy(value, at, bytes);
-  sim_unlock();
-  return at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* Sets an attribute of a pool; a high-water mark only to 0, which restarts it from now. */
-static CUresult set(CUmemoryPool pool, CUmemPool_attribute attribute, const void *value) {
-  bool high = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-  size_t bytes;
-  void *at = attribute_at(pool, attribute, &bytes);
-  if (!at || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT || attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ||
-      (high && *(const cuuint64_t *)value))
-    return CUDA_ERROR_INVALID_VALUE;
-  if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-    pool->reserve.reserved_high = pool->reserve.reserved;
-  else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-    pool->reserve.used_high = pool->reserve.used;
-  else
-    memcpy(at, value, bytes);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  sim_lock();
-  result = value && is_pool(pool) ? set(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
-  sim_unlock();
-  return result;
-}
-
-/* Every device can reach every pool: there is nothing to set. */
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t count) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  sim_lock();
-  if (!is_pool(pool) || (count && !desc))
-    result = CUDA_ERROR_INVALID_VALUE;
-  sim_unlock();
-  return result;
-}
-
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *out, CUmemoryPool pool, CUmemLocation *location) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  sim_lock();
-  if (out && location && is_pool(pool))
-    *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  else
-    result = CUDA_ERROR_INVALID_VALUE;
-  sim_unlock();
-  return result;
-}
-
-static CUresult of_device(CUmemoryPool *out, CUdevice device, CUmemoryPool (*which)(int)) {
-  CUmemoryPool pool;
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  if (!out)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
-  sim_lock();
-  pool = which(device);
-  sim_unlock();
-  if (!pool)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = pool;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) {
-  return of_device(out, device, standard);
-}
-
-CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
-  return of_device(out, device, current);
-}
-
-static CUresult choose(CUdevice device, CUmemoryPool pool) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
-  sim_lock();
-  if (is_pool(pool) && pool->reserve.device == device)
-    state.current[device] = pool;
-  else
-    result = CUDA_ERROR_INVALID_VALUE;
-  sim_unlock();
-  return result;
-}
-
-CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  return choose(device, pool);
-}
-
-/* ---- CUDA 13.0: the same by location and type; device memory only ---- */
-static CUresult at(const CUmemLocation *location, CUmemAllocationType type) {
-  if (!location)
-    return CUDA_ERROR_INVALID_VALUE;
-  return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type) {
-  CUresult result = at(location, type);
-  return result ? result : of_device(out, location->id, standard);
-}
-
-CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type) {
-  CUresult result = at(location, type);
-  return result ? result : of_device(out, location->id, current);
-}
-
-CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
-  CUresult result = at(location, type);
-  return result ? result : choose(location->id, pool);
 }
