@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -34,3 +39,38 @@ def program(run_plain, build: Path, library: Path):
         return run_plain(words, env=variables, **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def client(repo: Path, build: Path):
+    """A package of requirements/cuda-clients.txt in a folder of its own: client("name", "1.2") -> the folder.
+
+    Fetched at its first use; the version may be left out where the file pins one. Skips the test where it cannot be had.
+    """
+    pins = [line.strip() for line in (repo / "requirements" / "cuda-clients.txt").read_text().splitlines()]
+
+    def fetch(name: str, version: str = "") -> Path:
+        pin = next(pin for pin in pins if pin.startswith(f"{name}=={version}"))
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        folder = build / "clients" / f"{pin.replace('==', '-')}-py{python}"
+        if folder.is_dir():
+            return folder
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            target = Path(scratch) / "target"
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
+            try:
+                done = subprocess.run([*pip, "--target", target, pin], capture_output=True, text=True, timeout=300)
+                why = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+            except subprocess.TimeoutExpired:
+                why = ["no answer after 300 s"]
+            if why or not target.is_dir():
+                pytest.skip(f"{pin} cannot be fetched here: {' '.join(why) or 'pip left nothing'}")
+            try:
+                os.rename(target, folder)
+            except OSError:  # another process was faster
+                assert folder.is_dir()
+                shutil.rmtree(target)
+        return folder
+
+    return fetch

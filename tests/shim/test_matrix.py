@@ -53,10 +53,7 @@ def compare(program, library: Path, build: Path, hooked: set[str]):
         assert plain.keys() == guarded.keys()
         wrong = []
         for question, (symbol, file) in plain.items():
-            if file == DRIVER:
-                expected = (symbol, OURS if symbol in hooked else DRIVER)
-            else:
-                expected = (symbol, file)
+            expected = (symbol, OURS if symbol in hooked else DRIVER) if file == DRIVER else (symbol, file)
             if question.startswith("linked ") and file == "-":
                 continue  # bound by the loader to our export, which says that there is no such function
             if private and question.split()[0] in GLOBAL and guarded[question] == (question.split()[1], OURS):
