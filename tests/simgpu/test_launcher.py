@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 
@@ -46,12 +47,22 @@ def test_options_after_the_dashes_are_the_commands(simgpu):
     assert job.stdout == "['--memory', '--', '-x']\n"
 
 
+def show(simgpu, options, **environment):
+    """The job, and the environment that its command found."""
+    job = simgpu(*options.split(), "--", sys.executable, "-S", "-c", SHOW, **environment)
+    return job, json.loads(job.stdout)
+
+
 def test_what_the_command_finds_in_its_environment(simgpu):
     options = "--memory 16MiB --devices 2 --granularity 2MiB --fail-at 3:2,9 --fail-every 7 --fail-size 1GiB"
     options += " --retry-ms 100 --bind dlsym --protect --poison --stats --log x"
-    job = simgpu(*options.split(), "--", sys.executable, "-S", "-c", SHOW, PYTHONPATH="/mine", LD_LIBRARY_PATH="/lib")
-    seen = json.loads(job.stdout)
-    assert {name: value for name, value in seen.items() if name.startswith("SIMGPU_")} == {
+    options += " --shared table --pool-chunk 32MiB --context-memory 300MiB --module-memory 64KiB --queue-memory 0"
+    options += " --driver-version 12.9 --fail-calls all"
+    job, seen = show(simgpu, options, PYTHONPATH="/mine", LD_LIBRARY_PATH="/lib")
+    known = set(re.findall(r"SIMGPU_[A-Z_]+(?=  )", (REPO / "tests/simgpu/driver/simgpu.h").read_text()))
+    found = {name: value for name, value in seen.items() if name.startswith("SIMGPU_")}
+    assert len(known) > 15 and known <= set(found)  # each variable of the driver has its option
+    assert found == {
         "SIMGPU_BUILD": HERE["SIMGPU_BUILD"],
         "SIMGPU_PLUGINS": HERE["SIMGPU_BUILD"],
         "SIMGPU_MEMORY": str(16 << 20),
@@ -66,6 +77,13 @@ def test_what_the_command_finds_in_its_environment(simgpu):
         "SIMGPU_POISON": "1",
         "SIMGPU_STATS": "1",
         "SIMGPU_LOG": str(job.folder / "x"),
+        "SIMGPU_SHARED": str(job.folder / "table"),
+        "SIMGPU_POOL_CHUNK": str(32 << 20),
+        "SIMGPU_CONTEXT_MEMORY": str(300 << 20),
+        "SIMGPU_MODULE_MEMORY": str(64 << 10),
+        "SIMGPU_QUEUE_MEMORY": "0",
+        "SIMGPU_DRIVER_VERSION": "12090",
+        "SIMGPU_FAIL_CALLS": "all",
     }
     assert seen["PYTHONPATH"] == f"{REPO}/tests/simgpu/alias:/mine"
     assert seen["LD_LIBRARY_PATH"] == f"{BUILD}/simgpu/lib:/lib"
@@ -84,12 +102,57 @@ def test_the_command_finds_the_driver(simgpu):
 
 
 @pytest.mark.parametrize(
+    ("version", "number", "folders"),
+    [
+        ("11.8", 11080, ["lib-11.8", "lib"]),
+        ("12.4", 12040, ["lib-12.4", "lib"]),
+        ("12.9", 12090, ["lib"]),
+        ("13.0", 13000, ["lib-13.0", "lib"]),
+    ],
+)
+def test_the_driver_is_of_the_version_asked_for(simgpu, version, number, folders):
+    _, seen = show(simgpu, f"--driver-version {version}", LD_LIBRARY_PATH="/lib", SIMGPU_DRIVER_VERSION="11040")
+    assert seen["LD_LIBRARY_PATH"].split(":") == [f"{BUILD}/simgpu/{folder}" for folder in folders] + ["/lib"]
+    code = "import ctypes; n = ctypes.c_int(); c = ctypes.CDLL('libcuda.so.1'); c.cuDriverGetVersion(ctypes.byref(n))\n"
+    code += "print(n.value, hasattr(c, 'cuGreenCtxCreate'))"  # came with 12.4
+    job = simgpu("--driver-version", version, "--", sys.executable, "-c", code)
+    assert job.stdout == f"{number} {number >= 12040}\n"
+
+
+def test_two_commands_share_the_memory(simgpu, tmp_path):
+    inner = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); x = ctypes.c_void_p(); a = ctypes.c_uint64(); c.cuInit(0)\n"
+    inner += "c.cuDevicePrimaryCtxRetain(ctypes.byref(x), 0); c.cuCtxSetCurrent(x)\n"
+    inner += "print(c.cuMemAlloc_v2(ctypes.byref(a), ctypes.c_size_t(10 << 20)), flush=True)\n"
+    outer = inner + "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    options = ["--memory", "16MiB", "--shared", tmp_path / "table", "--", sys.executable, "-c", outer, inner]
+    assert simgpu(*options).stdout == "0\n2\n"
+    assert simgpu(*options[:2], *options[4:]).stdout == "0\n0\n"
+
+
+def test_the_help_names_every_route_to_memory(simgpu):
+    text = simgpu("--help").stdout
+    header = (REPO / "tests/simgpu/driver/simgpu.h").read_text()
+    routes = re.search(r'"Allocation call".*?any version', header, re.DOTALL).group()
+    calls = set(re.findall(r"cu[A-Z]\w+", routes))
+    assert len(calls) >= 8 and calls <= set(re.findall(r"cu[A-Z]\w+", text))
+
+
+@pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
         ("--memory", "lots", "an integer with an optional"),
-        ("--memory", "0", "more than 0"),
+        ("--memory", "0", "1 or more"),
         ("--memory", "1.5GiB", "an integer with an optional"),
         ("--granularity", "3000", "a power of two from 512 to 1GiB"),
+        ("--pool-chunk", "3MiB", "a power of two from 512 to 1GiB"),
+        ("--context-memory", "-1", "an integer with an optional"),
+        ("--queue-memory", "9999999999GiB", "fit in 63 bits"),
+        ("--driver-version", "12", "MAJOR.MINOR"),
+        ("--driver-version", "12040", "MAJOR.MINOR"),
+        ("--driver-version", "1.9", "from 2.0"),
+        ("--fail-calls", "some", "memory"),
+        ("--shared", "/no/such/table", "there is no folder /no/such"),
+        ("--shared", "/", "is not a file"),
         ("--devices", "17", "from 0 to 16"),
         ("--devices", "-1", "from 0 to 16"),
         ("--fail-at", "0", "N:COUNT"),
