@@ -1,6 +1,6 @@
 """Running a call in chunks: forward without a graph, and backward chunk by chunk with a second forward."""
 
-from . import gradients, tree
+from . import aside, gradients, tree
 from .proof import CONCATENATED, CONSTANT, TOLERANCE_DOUBLE, TOLERANCE_HALF, TOLERANCE_SINGLE
 from .runtime import inside, is_tensor, original_call, runtime
 from .state import BatchNormStatistics, RandomState, without_autocast
@@ -61,6 +61,7 @@ def forward(call):
             leaf.stop_gradient = output.stop_gradient
         merged.append(leaf)
         column.clear()
+    aside.hand_back(proof.asides, call.inputs.given)
     return tree.rebuild(first, iter(merged)), own
 
 
@@ -129,6 +130,7 @@ def _backward(call, seeds, sink):
     same_cut = call.chunk_bounds == bounds
     gathered = {}
     again = _Again(call, same_cut)
+    present = aside.Present(proof.asides)
     try:
         if not same_cut:
             call.random_before.restore()
@@ -153,6 +155,7 @@ def _backward(call, seeds, sink):
     finally:
         statistics.restore()
         random_now.restore()
+        present.restore()
     with inside():
         sink.finish()
     again.tell()

@@ -45,8 +45,8 @@ class Inputs:
     """
 
     def __init__(self, args, kwargs):
-        self._given = (args, kwargs)
-        self._tree = self._given
+        self.given = (args, kwargs)  # as the user has given them
+        self._tree = self.given
         self._leaves = tree.leaves(self._tree)
         self.tensors = [leaf for leaf in self._leaves if is_tensor(leaf)]
         shapes = {id(tensor): tensor.shape for tensor in self.tensors}
@@ -96,9 +96,9 @@ class Inputs:
         """
         joints, known = [], {}
         if all(tensor.stop_gradient for tensor in self.tensors):
-            return self._given + (joints,)
+            return self.given + (joints,)
         rebuilt = []
-        args, kwargs = tree.replaced(self._given, lambda leaf: self._as_leaf(leaf, joints, known), rebuilt)
+        args, kwargs = tree.replaced(self.given, lambda leaf: self._as_leaf(leaf, joints, known), rebuilt)
         self._rebuilt = [(given, new, _content(new)) for given, new in rebuilt]
         return args, kwargs, joints
 

@@ -10,11 +10,11 @@ import contextlib
 import itertools
 import sys
 
-from . import sums, tree
+from . import aside, sums, tree
 from .graph import node_of
 from .outside import Outside
 from .runtime import is_tensor, original_call, runtime, thread
-from .state import LayerState, RandomState, batch_norms, normalises_by_batch
+from .state import LayerState, RandomState, batch_norm_kinds, batch_norms, normalises_by_batch
 
 _TRIAL_ROWS = 4
 _MOST_CHOICES = 16
@@ -46,13 +46,14 @@ class Output:
     samples) or SUM.
     """
 
-    __slots__ = ("axis", "kind", "per_sample", "stop_gradient")
+    __slots__ = ("axis", "between", "kind", "per_sample", "stop_gradient")
 
-    def __init__(self, kind, axis=None, per_sample=0):
+    def __init__(self, kind, axis=None, per_sample=0, between=False):
         self.kind = kind
         self.axis = axis
         self.per_sample = per_sample
         self.stop_gradient = True
+        self.between = between  # a mean over something else than samples (a detector's positives); only near to MEAN
 
     def same_as(self, other):
         """True if both are put together the same way."""
@@ -80,6 +81,7 @@ class Proof:
         self.random = False
         self.static = False  # parts of it are static programs: those made without gradients would never give any
         self.smallest = 1  # samples: the smallest chunk that the trial covers
+        self.asides = []  # aside.Aside: what its forward sets anew
 
     @property
     def exactness(self):
@@ -225,6 +227,8 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
                 outputs.append(output)
             if proof.outputs and not all(a.same_as(b) for a, b in zip(outputs, proof.outputs)):
                 return "its outputs have no fixed batch axis"
+            for output, before in zip(outputs, proof.outputs):
+                output.between = output.between or before.between
             proof.outputs = outputs
             proof.smallest = size
             # Chunks of one sample have traps of their own (a squeezed axis); uneven ones tell a mean from a sum of parts.
@@ -269,6 +273,8 @@ def _compare(values, rows, size):
                 return Output(MEAN), None
             if _close(together, first + second, half):
                 return Output(SUM), None
+            if together.size == 1 and _lies_between(together, first, second):
+                return Output(MEAN, between=True), None
         return None, "has no batch axis, and is neither a mean nor a sum over the samples"
     axis = axes[0]
     per_sample, rest = divmod(together.shape[axis], rows)
@@ -280,6 +286,14 @@ def _compare(values, rows, size):
     if not (_close(head, first, half) and _close(tail, second, half)):
         return None, "depends on the other samples of the batch"
     return Output(CONCATENATED, axis, per_sample), None
+
+
+def _lies_between(whole, first, second):
+    """True for a number that is a mean of those of the parts, whatever it is taken over, to a quarter: a detector divides
+    by its positives, or by one where it has fewer. A loss that sets each sample against the others of its batch is none:
+    among four it has twice or three times as much to choose from as among two."""
+    low, high = sorted((float(first.reshape(-1)[0]), float(second.reshape(-1)[0])))
+    return low - abs(low) / 4 <= float(whole.reshape(-1)[0]) <= high + abs(high) / 4
 
 
 def _close(a, b, half):
@@ -316,8 +330,12 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     if written.changed((args, kwargs)):
         proof.why = "its forward writes to its inputs"
         return
-    outputs = args = kwargs = written = None
+    outputs = written = None
     proof.random = RandomState().fingerprint() != before
+    args = kwargs = None
+    proof.asides = _set_anew(layer, inputs, mode, proof, random_before, state)
+    if any(one.path is None for one in proof.asides):
+        proof.reasons.append("%s of the last chunk" % next(one.label for one in proof.asides if one.path is None))
     if proof.random:
         proof.reasons.append(
             "dropout" if any(_draws(sub) for sub in layer.sublayers(include_self=True)) else "randomness"
@@ -326,9 +344,31 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     if any(normalises_by_batch(norm) for norm in norms):
         proof.reasons.append("batch_norm")
     statistics = {id(t) for norm in norms for t in (norm._mean, norm._variance)}
-    changed = [name for name in state.restore() if name not in _names_of(layer, statistics)]
+    expected = _names_of(layer, statistics) | {one.label for one in proof.asides}
+    changed = [name for name in state.restore() if name not in expected]
     if changed:
         proof.why = "its forward changes %s" % ", ".join(changed[:3])
+
+
+def _set_anew(layer, inputs, mode, proof, random_before, state):
+    """The attributes that the forward before this has set, and that a second one sets to the same."""
+    found = [
+        aside.Aside(label, sub, name, value)
+        for label, sub, name, value, before in state.replaced()
+        if aside.may_be(value, before)
+    ]
+    if not found:
+        return []
+    random_before.restore()
+    arguments = inputs.sample(0, min(2, inputs.batch), proof.chosen)
+    try:
+        _run(layer, *arguments, mode, True)
+        return [one for one in found if one.is_same(arguments)]
+    except Exception:
+        return []
+    finally:
+        for one in found:
+            one.value = None
 
 
 def _observe_gradients(layer, inputs, mode, proof, random_before):
@@ -343,7 +383,7 @@ def _observe_gradients(layer, inputs, mode, proof, random_before):
             proof.why = sums.check(layer, inputs, proof, forward, min(proof.smallest, rows // 2), rows, bound)
     except Exception as error:
         proof.why = _failed(error)
-    if any(output.kind in (MEAN, SUM) and not output.stop_gradient for output in proof.outputs):
+    if any(one.between or (one.kind in (MEAN, SUM) and not one.stop_gradient) for one in proof.outputs):
         # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
         proof.reasons.append("loss inside the model")
 
@@ -413,8 +453,7 @@ def _draws(sub):
 def _without_randomness(layer):
     """Dropout off and BatchNorm on its running statistics, for the time of a trial."""
     paddle = runtime.paddle
-    base = paddle.nn.layer.norm._BatchNormBase
-    kinds = (base, paddle.nn.layer.rnn.RNNBase)
+    kinds = (*batch_norm_kinds(), paddle.nn.layer.rnn.RNNBase)
     changed = [
         sub
         for sub in layer.sublayers(include_self=True)

@@ -112,8 +112,14 @@ def without_autocast(function, *args, grad=None):
 
 def batch_norms(layer):
     """The sublayers that normalise by the statistics of the batch, when in training mode."""
-    base = paddle_of().nn.layer.norm._BatchNormBase
-    return [sub for sub in layer.sublayers(include_self=True) if isinstance(sub, base)]
+    kinds = batch_norm_kinds()
+    return [sub for sub in layer.sublayers(include_self=True) if isinstance(sub, kinds)]
+
+
+def batch_norm_kinds():
+    """The classes of such layers. paddle.nn.BatchNorm, which the suites are built on, has no base in common with the rest."""
+    norm = paddle_of().nn.layer.norm
+    return norm._BatchNormBase, norm.BatchNorm
 
 
 def layer_form(layer):
@@ -213,6 +219,16 @@ class LayerState:
                     seen.add(id(tensor))
                     if tensor.stop_gradient and tensor._is_initialized():
                         self._tensors.append((_join(prefix, name), tensor, tensor.numpy().copy()))
+
+    def replaced(self):
+        """[(label, layer, name, value, value before)] of the attributes that are other objects now, None before if new."""
+        found = []
+        for prefix, sub, kept, _ in self._attributes:
+            for name, value in vars(sub).items():
+                before = kept.get(name, (None, None))[0]
+                if name not in _OWN_ATTRIBUTES and value is not before:
+                    found.append((_join(prefix, name), sub, name, value, before))
+        return found
 
     def restore(self):
         """Puts everything back; returns the names of what had changed, e.g. ["queue", "encoder.calls"]."""

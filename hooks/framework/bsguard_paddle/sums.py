@@ -91,7 +91,7 @@ def _pulls(layer, forward, proof, weights, start, stop, rows):
     differentiable = [
         (index, leaf, output)
         for index, (leaf, output) in enumerate(zip(leaves, proof.outputs))
-        if is_tensor(leaf) and not leaf.stop_gradient and "complex" not in str(leaf.dtype)
+        if is_tensor(leaf) and not leaf.stop_gradient and not output.between and "complex" not in str(leaf.dtype)
     ]
     if stop - start == rows:
         # Held while compared: the identity of a node lasts as long as a reference to it.
