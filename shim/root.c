@@ -197,9 +197,12 @@ void bsg_root_stop(void) {
   struct bsg_policy *policy = atomic_load(&state.policy);
   struct timespec until;
 
-  if (!policy || !atomic_load(&state.used))
+  /*
+   * exit() may have been called by a signal handler over a driver call of this very thread, which holds locks of the
+   * driver, or ours: nothing can be asked then. Or over one that holds the policy's: do not wait for ever.
+   */
+  if (!policy || !atomic_load(&state.used) || bsg_hooks_depth > 0)
     return;
-  /* exit() may have been called by a signal handler over a thread that holds the lock: do not wait for ever. */
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += 1;
   if (pthread_mutex_timedlock(&state.lock, &until) != 0)
