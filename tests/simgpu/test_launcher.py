@@ -120,7 +120,9 @@ def test_the_driver_is_of_the_version_asked_for(simgpu, version, number, folders
 
 
 def test_two_commands_share_the_memory(simgpu, tmp_path):
-    inner = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); x = ctypes.c_void_p(); a = ctypes.c_uint64(); c.cuInit(0)\n"
+    inner = (
+        "import ctypes; c = ctypes.CDLL('libcuda.so.1'); x = ctypes.c_void_p(); a = ctypes.c_uint64(); c.cuInit(0)\n"
+    )
     inner += "c.cuDevicePrimaryCtxRetain(ctypes.byref(x), 0); c.cuCtxSetCurrent(x)\n"
     inner += "print(c.cuMemAlloc_v2(ctypes.byref(a), ctypes.c_size_t(10 << 20)), flush=True)\n"
     outer = inner + "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"

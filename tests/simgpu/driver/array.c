@@ -5,10 +5,9 @@
  * nothing. Arrays belong to the context that they were made in.
  */
 #include <stdlib.h>
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
 #include "internal.h"
+#include "table.h"
 
 #define MOST_LEVELS 32
 
@@ -128,10 +127,15 @@ static void note(int device, uint64_t bytes, const void *handle, const char *cau
     sim_journal_alloc(device, SIMGPU_ARRAY, bytes, (uintptr_t)handle, cause);
 }
 
+static void untake(int device, uint64_t bytes) {
+  if (bytes)
+    sim_capacity_refund(device, SIMGPU_ARRAY, bytes);
+}
+
 static void give(int device, uint64_t bytes, const void *handle) {
   if (!bytes)
     return;
-  sim_capacity_refund(device, SIMGPU_ARRAY, bytes);
+  untake(device, bytes);
   sim_journal_free(device, SIMGPU_ARRAY, bytes, (uintptr_t)handle);
 }
 
@@ -155,9 +159,14 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
   array->bytes = charged(desc, bytes);
   sim_lock();
   cause = take(context->device, array->bytes);
-  note(context->device, array->bytes, cause ? NULL : array, cause);
-  if (!cause)
+  if (!cause) {
     HASH_ADD_PTR(state.arrays, self, array);
+    if (!SIM_ENTERED(array)) {
+      untake(context->device, array->bytes);
+      cause = "host";
+    }
+  }
+  note(context->device, array->bytes, cause ? NULL : array, cause);
   sim_unlock();
   if (cause) {
     free(array);
@@ -296,9 +305,14 @@ static CUresult create_mipmap(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPT
   mipmap->bytes = foreign ? 0 : charged(desc, bytes);
   sim_lock();
   cause = take(context->device, mipmap->bytes);
-  note(context->device, mipmap->bytes, cause ? NULL : mipmap, cause);
-  if (!cause)
+  if (!cause) {
     HASH_ADD_PTR(state.mipmaps, self, mipmap);
+    if (!SIM_ENTERED(mipmap)) {
+      untake(context->device, mipmap->bytes);
+      cause = "host";
+    }
+  }
+  note(context->device, mipmap->bytes, cause ? NULL : mipmap, cause);
   sim_unlock();
   if (cause) {
     free(mipmap);
@@ -357,6 +371,10 @@ static CUarray level_of(CUmipmappedArray mipmap, unsigned level) {
   array->context = mipmap->context;
   array->parent = mipmap;
   HASH_ADD_PTR(state.arrays, self, array);
+  if (!SIM_ENTERED(array)) {
+    free(array);
+    return NULL;
+  }
   mipmap->level[level] = array;
   return array;
 }

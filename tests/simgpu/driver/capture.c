@@ -89,7 +89,9 @@ static CUresult begin(CUstream stream, CUgraph lent, CUstreamCaptureMode mode) {
                             .thread = &mine};
   if (stream->capture)
     result = CUDA_ERROR_ILLEGAL_STATE;
-  else if (!c->graph || !sim_graph_known(c->graph))
+  else if (!c->graph)
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  else if (!sim_graph_known(c->graph))
     result = CUDA_ERROR_INVALID_VALUE;
   if (!result) {
     stream->capture = c;

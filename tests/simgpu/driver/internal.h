@@ -87,7 +87,7 @@ enum sim_pool {
 struct sim_block {
   uint64_t bytes;     /* requested; 0: the slot is free */
   CUcontext context;  /* whose end is the block's end; NULL: none */
-  void *owner;        /* SIMGPU_POOL: the memory pool; SIMGPU_GRAPH, SIMGPU_MAPPED: what graph_memory.c, foreign.c know */
+  void *owner;        /* what pool.c, graph_memory.c or foreign.c know of it, according to its kind */
   uint32_t next_free; /* slot index + 1 */
   uint8_t device, pool, kind;
   bool absent; /* an address without memory */

@@ -4,10 +4,9 @@
  * current. It ends with its context: what was allocated is freed, what was registered is forgotten.
  */
 #include <stdlib.h>
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
 #include "internal.h"
+#include "table.h"
 
 struct piece {
   void *base;
@@ -79,6 +78,13 @@ static CUresult enter(void *base, void **out, size_t bytes, unsigned flags) {
   if (!result) {
     *piece = (struct piece){.base = base, .bytes = bytes, .flags = flags, .registered = registered, .context = context};
     HASH_ADD_PTR(state.pieces, base, piece);
+    if (!SIM_ENTERED(piece)) {
+      if (!registered)
+        free(base);
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  if (!result) {
     sim_capacity_charge(context->device, SIMGPU_PINNED, bytes);
     if (out)
       *out = base;

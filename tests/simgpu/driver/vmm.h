@@ -5,10 +5,9 @@
 #define SIM_VMM_H
 
 #include <sys/types.h>
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
 #include "internal.h"
+#include "table.h"
 
 struct physical {
   CUmemGenericAllocationHandle handle;

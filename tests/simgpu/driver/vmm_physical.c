@@ -63,6 +63,10 @@ static struct physical *add(int fd, uint64_t bytes, int device, enum simgpu_kind
                          .inode = status.st_ino,
                          .kind = kind};
   HASH_ADD(hh, state.all, handle, sizeof p->handle, p);
+  if (!SIM_ENTERED(p)) {
+    free(p);
+    return NULL;
+  }
   return p;
 }
 
@@ -225,42 +229,43 @@ static int exported_device(int fd) {
 }
 
 /* Caller holds the lock. */
-static struct physical *import(int fd) {
+static CUresult import(int fd, CUmemGenericAllocationHandle *out) {
   struct stat status;
   struct physical *p, *next;
   CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                               .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
   int device = exported_device(fd), own;
   if (device < 0 || fstat(fd, &status))
-    return NULL;
+    return CUDA_ERROR_INVALID_VALUE;
   HASH_ITER(hh, state.all, p, next) {
     if (p->inode == status.st_ino) {
       p->references++;
-      return p;
+      *out = p->handle;
+      return CUDA_SUCCESS;
     }
   }
   prop.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
   own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   p = own < 0 ? NULL : add(own, (uint64_t)status.st_size, device, SIMGPU_MAPPED, &prop);
-  if (p)
-    sim_capacity_charge(device, SIMGPU_MAPPED, p->bytes);
-  else if (own >= 0)
-    close(own);
-  return p;
+  if (!p) {
+    if (own >= 0)
+      close(own);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  sim_capacity_charge(device, SIMGPU_MAPPED, p->bytes);
+  *out = p->handle;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *handle,
                                         CUmemAllocationHandleType type) {
-  const struct physical *p;
   CUresult result = sim_ready();
   if (result)
     return result;
   if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
-  p = import((int)(intptr_t)handle);
-  if (p)
-    *out = p->handle;
+  result = import((int)(intptr_t)handle, out);
   sim_unlock();
-  return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return result;
 }
