@@ -25,6 +25,7 @@
 #include "shim/log.h"
 #include "shim/lookup.h"
 #include "shim/options.h"
+#include "shim/unseen.h"
 
 enum running { NOT_STARTED, ACTIVE, OFF };
 
@@ -65,6 +66,7 @@ static void forget(void) {
   atomic_store(&state.used, false);
   atomic_store(&state.missed, false);
   bsg_current_forget();
+  bsg_unseen_forget();
   bsg_record_forget();
 }
 
@@ -193,6 +195,12 @@ void bsg_root_attached(void) {
   atomic_store(&state.attached, true);
 }
 
+/* The lock is held. */
+static void unseen_at_the_end(const char *what) {
+  if (!state.stopped)
+    bsg_policy_unhooked(atomic_load(&state.policy), bsg_clock_now(), what, 0);
+}
+
 void bsg_root_stop(void) {
   struct bsg_policy *policy = atomic_load(&state.policy);
   struct timespec until;
@@ -207,6 +215,7 @@ void bsg_root_stop(void) {
   until.tv_sec += 1;
   if (pthread_mutex_timedlock(&state.lock, &until) != 0)
     return;
+  bsg_unseen_look(unseen_at_the_end);
   if (!state.stopped)
     bsg_policy_stop(policy, bsg_clock_now(), bsg_current_where());
   state.stopped = true;
@@ -224,6 +233,18 @@ static bool waiting(void) {
   return policy && bsg_policy_waiting(policy);
 }
 
+static void on_unhooked(const char *name, int version) {
+  struct bsg_policy *policy = bsg_root_lock();
+  if (policy) {
+    bsg_policy_unhooked(policy, bsg_clock_now(), name, version);
+    bsg_root_unlock();
+  }
+}
+
+static void on_unseen(const char *what) {
+  on_unhooked(what, 0);
+}
+
 static void on_device(const struct bsg_device_fact *fact) {
   struct bsg_policy *policy = bsg_root_lock();
   atomic_store(&state.used, true);
@@ -231,6 +252,7 @@ static void on_device(const struct bsg_device_fact *fact) {
     bsg_policy_device(policy, bsg_clock_now(), fact);
     bsg_root_unlock();
   }
+  bsg_unseen_look(on_unseen);
 }
 
 /* A process of Paddle whose framework half should be there by the time that memory runs out, and is not. */
@@ -250,6 +272,7 @@ static void on_refused(const struct bsg_alloc_fact *fact) {
     bsg_root_unlock();
   }
   say_if_alone();
+  bsg_unseen_look(on_unseen);
 }
 
 static void on_granted(const struct bsg_alloc_fact *fact) {
@@ -264,14 +287,6 @@ static void on_mark(const struct bsg_mark_fact *fact) {
   struct bsg_policy *policy = bsg_root_lock();
   if (policy) {
     bsg_policy_mark(policy, bsg_clock_now(), fact);
-    bsg_root_unlock();
-  }
-}
-
-static void on_unhooked(const char *name, int version) {
-  struct bsg_policy *policy = bsg_root_lock();
-  if (policy) {
-    bsg_policy_unhooked(policy, bsg_clock_now(), name, version);
     bsg_root_unlock();
   }
 }

@@ -132,6 +132,11 @@ void *bsg_hook_wrapper(const char *symbol) {
   return id < 0 ? NULL : hooks[id].wrapper;
 }
 
+void *bsg_hook_known(const char *symbol) {
+  int id = by_symbol(symbol);
+  return id < 0 ? NULL : load(&state.slots[id].driver);
+}
+
 bool bsg_hook_in_driver(const char *symbol) {
   int id = by_symbol(symbol);
   return id >= 0 && driver_entry(id);

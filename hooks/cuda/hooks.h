@@ -48,6 +48,9 @@ void *bsg_hook_real(enum bsg_hook_id id);
 /* Our wrapper for an export's name; NULL: not hooked. */
 void *bsg_hook_wrapper(const char *symbol);
 
+/* Where libcuda's export is, if it is hooked and was looked up before; looks nothing up. NULL: not so. */
+void *bsg_hook_known(const char *symbol);
+
 /* Has libcuda this export? */
 bool bsg_hook_in_driver(const char *symbol);
 
