@@ -8,72 +8,17 @@
  *
  * 16 threads and 625000 operations are 10^7.
  */
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "hooks/cuda/host.h"
 #include "hooks/cuda/ledger.h"
 #include "hooks/cuda/record.h"
-#include "shim/bsguard.h"
-#include "tests/simgpu/driver/simgpu.h"
+#include "simulated.h"
 
-static atomic_int wrong, refusals, unhooked;
+static atomic_int wrong;
 static uint64_t most[BSG_KIND_COUNT]; /* bytes of a kind that agreed at once */
-
-static void *driver_entry(const char *symbol) {
-  return dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), symbol);
-}
-
-static bool active(void) {
-  return true;
-}
-
-static uint64_t memory_limit(void) {
-  return 0;
-}
-
-static struct bsg_where where(void) {
-  return (struct bsg_where){.step = 1, .phase = BSG_PHASE_FORWARD};
-}
-
-static bool waiting(void) {
-  return true;
-}
-
-static void on_device(const struct bsg_device_fact *fact) {
-  (void)fact;
-}
-
-static void on_alloc(const struct bsg_alloc_fact *fact) {
-  atomic_fetch_add(&refusals, fact->result != CUDA_SUCCESS);
-}
-
-static void on_mark(const struct bsg_mark_fact *fact) {
-  (void)fact;
-}
-
-static void on_unhooked(const char *name, int version) {
-  fprintf(stderr, "agreement: unhooked: %s at %d\n", name, version);
-  atomic_fetch_add(&unhooked, 1);
-}
-
-const struct bsg_cuda_host bsg_cuda_host = {
-    .active = active,
-    .driver_entry = driver_entry,
-    .next_entry = driver_entry,
-    .memory_limit = memory_limit,
-    .where = where,
-    .waiting = waiting,
-    .device = on_device,
-    .refused = on_alloc,
-    .granted = on_alloc,
-    .mark = on_mark,
-    .unhooked = on_unhooked,
-};
 
 static void compare(void) {
   /* What clients asked for, or what the device lost. */
@@ -106,7 +51,7 @@ static void compare(void) {
 
 /* In front of the driver's own, as this program comes first. */
 uint64_t simgpu_used(int device) {
-  uint64_t (*real)(int device) = (uint64_t(*)(int))driver_entry("simgpu_used");
+  uint64_t (*real)(int device) = (uint64_t(*)(int))simulated_entry("simgpu_used");
   compare();
   return real(device);
 }
@@ -124,10 +69,10 @@ __attribute__((destructor)) static void conclude(void) {
   if (totals.live_bytes || totals.live_count)
     fprintf(stderr, "agreement: %" PRIu64 " bytes in %" PRIu64 " entries are left\n", totals.live_bytes,
             totals.live_count);
-  if (atomic_load(&refusals) < (int)simgpu_failures())
-    fprintf(stderr, "agreement: %d refused calls seen of %" PRIu64 "\n", refusals, simgpu_failures());
-  if (!all || wrong || unhooked || totals.live_bytes || totals.live_count ||
-      atomic_load(&refusals) < (int)simgpu_failures() || !refusals) {
+  if (atomic_load(&simulated.refusals) < (int)simgpu_failures())
+    fprintf(stderr, "agreement: %d refused calls seen of %" PRIu64 "\n", simulated.refusals, simgpu_failures());
+  if (!all || wrong || simulated.unhooked || totals.live_bytes || totals.live_count ||
+      atomic_load(&simulated.refusals) < (int)simgpu_failures() || !simulated.refusals) {
     fflush(NULL);
     _Exit(1);
   }
