@@ -150,8 +150,12 @@ class Outside:
         """Puts back what the forward changed; returns the names of it, e.g. ["FEATURES", "Meter.count"]."""
         changed = []
         for name, container, content in self._containers:
-            now = list(container.items()) if isinstance(container, dict) else list(container)
-            if _differs(now, content):
+            if isinstance(container, set):
+                differs = container != set(content)  # filled anew, it may give the same in another order
+            else:
+                now = list(container.items()) if isinstance(container, dict) else list(container)
+                differs = _differs(now, content)
+            if differs:
                 changed.append(name)
                 container.clear()
                 if isinstance(container, (dict, set)):

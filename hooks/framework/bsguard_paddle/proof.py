@@ -46,14 +46,15 @@ class Output:
     samples) or SUM.
     """
 
-    __slots__ = ("axis", "between", "kind", "per_sample", "stop_gradient")
+    __slots__ = ("axis", "between", "kind", "near", "per_sample", "stop_gradient")
 
-    def __init__(self, kind, axis=None, per_sample=0, between=False):
+    def __init__(self, kind, axis=None, per_sample=0, between=False, near=False):
         self.kind = kind
         self.axis = axis
         self.per_sample = per_sample
         self.stop_gradient = True
         self.between = between  # a mean over something else than samples (a detector's positives); only near to MEAN
+        self.near = near  # a number that could be such a mean
 
     def same_as(self, other):
         """True if both are put together the same way."""
@@ -225,9 +226,11 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
                 if why is not None:
                     return "output %d %s" % (index, why)
                 outputs.append(output)
-            if proof.outputs and not all(a.same_as(b) for a, b in zip(outputs, proof.outputs)):
-                return "its outputs have no fixed batch axis"
             for output, before in zip(outputs, proof.outputs):
+                if not output.same_as(before):
+                    if not (output.near and before.near):
+                        return "its outputs have no fixed batch axis"
+                    output.kind, output.between = MEAN, True
                 output.between = output.between or before.between
             proof.outputs = outputs
             proof.smallest = size
@@ -265,16 +268,17 @@ def _compare(values, rows, size):
         return None, "changes its number of dimensions with the batch"
     axes = [i for i, (a, b) in enumerate(zip(together.shape, first.shape)) if a != b]
     if not axes:
+        near = together.dtype.kind == "f" and together.size == 1 and _lies_between(together, first, second)
         if _close(together, first, half) and _close(together, second, half):
-            return Output(CONSTANT), None
+            return Output(CONSTANT, near=near), None
         if together.dtype.kind == "f":
             share = size / rows
             if _close(together, (first * share + second * (1.0 - share)).astype(together.dtype), half):
-                return Output(MEAN), None
+                return Output(MEAN, near=near), None
             if _close(together, first + second, half):
-                return Output(SUM), None
-            if together.size == 1 and _lies_between(together, first, second):
-                return Output(MEAN, between=True), None
+                return Output(SUM, near=near), None
+        if near:
+            return Output(MEAN, between=True, near=True), None
         return None, "has no batch axis, and is neither a mean nor a sum over the samples"
     axis = axes[0]
     per_sample, rest = divmod(together.shape[axis], rows)
