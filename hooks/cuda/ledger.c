@@ -36,7 +36,7 @@ struct device {
 
 static struct {
   struct bsg_lock lock;
-  _Atomic(struct line *) lines; /* atomic for expect() alone */
+  _Atomic(struct line *) lines; /* atomic for bsg_ledger_expect() alone */
   _Atomic uint64_t mask;        /* how many, less one */
   uint64_t count;               /* entries */
   struct device devices[BSG_MAX_DEVICES];
@@ -63,13 +63,6 @@ static inline struct line *home_of(uint64_t key) {
 
 static inline struct line *after(struct line *line) {
   return line == &lines()[mask()] ? lines() : line + 1;
-}
-
-/* Fetches a key's line into the cache while the lock is being taken. What was fetched in vain does no harm. */
-static inline void expect(uint64_t key) {
-  const struct line *table = lines();
-  if (__builtin_expect(table != NULL, 1))
-    __builtin_prefetch(&table[mix(key) & mask()], 1);
 }
 
 /* All below but the functions of ledger.h expect the lock to be held, and from here to there a table. */
@@ -208,11 +201,16 @@ static inline int enter(const struct bsg_allocation *allocation) {
   return 0;
 }
 
+void bsg_ledger_expect(uint64_t key) {
+  const struct line *table = lines();
+  if (__builtin_expect(table != NULL, 1))
+    __builtin_prefetch(&table[mix(key) & mask()], 1);
+}
+
 int bsg_ledger_add(const struct bsg_allocation *allocation, struct bsg_totals *after) {
   struct bsg_totals *totals = &state.devices[allocation->device].totals;
   int result;
 
-  expect(allocation->key);
   bsg_lock_take(&state.lock);
   result = enter(allocation);
   if (result == 0)
@@ -227,7 +225,6 @@ int bsg_ledger_take(uint64_t key, struct bsg_allocation *out) {
   struct bsg_allocation *entry;
   struct line *home;
 
-  expect(key);
   bsg_lock_take(&state.lock);
   if (lines() && key != 0 && (entry = find(home = home_of(key), key))) {
     *out = *entry;

@@ -38,6 +38,10 @@ struct bsg_totals {
   uint64_t live_count;      /* entries, but those of BSG_KIND_MAPPED and BSG_KIND_PINNED */
 };
 
+/* A call for this key is to come: fetches what it will need into the cache. Without the lock; harmless if none comes.
+ */
+void bsg_ledger_expect(uint64_t key);
+
 /*
  * Enters an allocation; *after: the device's totals with it. An entry of the same key is dropped first: its free was
  * not seen. -ENOMEM: not entered, totals unchanged.

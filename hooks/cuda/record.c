@@ -266,6 +266,7 @@ void bsg_record_outcome(struct bsg_call *call, CUresult result, enum bsg_kind ki
     refused(call, result);
     return;
   }
+  bsg_ledger_expect(key);
   find_device(call);
   ensure_known(call->device, bytes);
   granted(call, kind, key, bytes);

@@ -52,6 +52,7 @@
 #define BSG_FREE_OR(symbol, CALL, KEY, STRANGER)                                                                       \
   struct bsg_allocation taken;                                                                                         \
   bool ours;                                                                                                           \
+  bsg_ledger_expect(KEY);                                                                                              \
   BSG_ENTER(symbol, CALL);                                                                                             \
   ours = bsg_record_take((KEY), &taken);                                                                               \
   result = real CALL;                                                                                                  \
