@@ -136,3 +136,12 @@ def test_nothing_but_a_shell(run_plain, build: Path, library: Path) -> None:
         job = run_plain(["bash", "-c", "echo $((1 + 1)) | cat"], env={"LD_PRELOAD": ":".join(map(str, both))})
         assert job.stdout == "2\n" and job.returncode == 0 and job.runs == [], job
         assert "neighbour: " in job.stderr and "cannot be preloaded" not in job.stderr, job
+
+
+def test_report_while_a_constructor_asks_for_memory(program, build: Path) -> None:
+    """The report names code without the loader's lock, which the other thread holds while it waits for us."""
+    loaded = build / "tests" / "shim" / "libloaded.so"
+    job = program("loading", loaded, env={"SIMGPU_MEMORY": "64MiB", "BSGUARD_LOG": "quiet"}, timeout=60)
+    assert job.returncode == 0 and int(job.stdout) == 20, job
+    report = (job.run / "report.txt").read_text()
+    assert "loading" in report, report
