@@ -19,6 +19,11 @@ CUresult sim_ready(void) {
                                                                                    : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+CUresult sim_ready_on(int device) {
+  CUresult result = sim_ready();
+  return result || sim_known_device(device) ? result : CUDA_ERROR_INVALID_DEVICE;
+}
+
 CUresult cuInit(unsigned int flags) {
   if (sim_forked())
     return CUDA_ERROR_NOT_INITIALIZED;

@@ -53,11 +53,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
 }
 
 static CUresult primary_release(CUdevice device) {
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   result = release(device);
   sim_unlock();
@@ -73,12 +71,10 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 /* Everything the primary context holds is gone; whoever retained it may go on using it, as with cudaDeviceReset(). */
 static CUresult primary_reset(CUdevice device) {
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   CUcontext primary;
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   primary = state[device].primary;
   if (primary && primary->alive)
@@ -95,11 +91,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 }
 
 static CUresult primary_set_flags(CUdevice device, unsigned int flags) {
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   state[device].flags = flags;
   sim_unlock();
@@ -114,11 +108,9 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active) {
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active)
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();

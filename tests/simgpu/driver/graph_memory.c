@@ -98,11 +98,9 @@ bool sim_graph_memory_reserve(const uint64_t *most) {
 
 /* ---- the reserve, for clients ---- */
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   sim_reserve_trim(reserve_of(device), 0);
   sim_unlock();
@@ -111,11 +109,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value) {
   const struct sim_reserve *r;
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   if (!value || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
@@ -132,11 +128,9 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value) {
   bool used = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
   struct sim_reserve *r;
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   if (!value || *(const cuuint64_t *)value || (!used && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH))
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();

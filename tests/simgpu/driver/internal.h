@@ -64,6 +64,8 @@ struct CUctx_st {
 /* CUDA_SUCCESS once cuInit() was called in this very process; a forked child is never ready again, as with NVIDIA's
  * driver. */
 CUresult sim_ready(void);
+/* The same for a call that names a device: CUDA_ERROR_INVALID_DEVICE for an unknown one. */
+CUresult sim_ready_on(int device);
 
 /* ---- context_thread.c ---- */
 /* The owner of what is allocated under the calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one,

@@ -169,11 +169,9 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
 }
 
 static CUresult choose(CUdevice device, CUmemoryPool pool) {
-  CUresult result = sim_ready();
+  CUresult result = sim_ready_on(device);
   if (result)
     return result;
-  if (!sim_known_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
   sim_lock();
   if (!sim_pool_choose(device, pool))
     result = CUDA_ERROR_INVALID_VALUE;
