@@ -13,11 +13,13 @@ import sys
 from . import aside, sums, tree
 from .graph import node_of
 from .outside import Outside
-from .runtime import is_tensor, original_call, runtime, thread
+from .oom import Failure, is_oom
+from .runtime import is_tensor, original_call, reclaim, runtime, thread
 from .state import LayerState, RandomState, batch_norm_kinds, batch_norms, normalises_by_batch
 
 _TRIAL_ROWS = 4
 _MOST_CHOICES = 16
+_NO_MEMORY = "a trial with two samples did not fit the memory"
 # Relative to the largest value of the output. Two sizes of batch may be computed by different algorithms; a dependence on
 # neighbours shows as a difference of the order of the values themselves.
 TOLERANCE_DOUBLE = 1e-8
@@ -176,11 +178,15 @@ def _objection(layer):
 def _try_choices(layer, inputs, mode, smallest, random_before, static):
     last = "no input carries the batch"
     for chosen in _choices(inputs.units):
-        proof = Proof()
-        proof.chosen = chosen
-        proof.static = static
-        with _without_randomness(layer):
-            why = _rows_are_independent(layer, inputs, mode, proof, random_before, smallest)
+        for rows in (_TRIAL_ROWS, 2):
+            proof = Proof()
+            proof.chosen = chosen
+            proof.static = static
+            with _without_randomness(layer):
+                why = _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, rows)
+            if why is not _NO_MEMORY:
+                break
+            reclaim()
         if why is None:
             return proof
         last = why if chosen == frozenset(inputs.units) else last
@@ -198,9 +204,9 @@ def _choices(units):
                 return
 
 
-def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest):
+def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, rows):
     """None if rows alone equal rows among neighbours for this choice; fills proof.outputs. Else what was seen."""
-    rows = min(_TRIAL_ROWS, inputs.batch)
+    rows = min(rows, inputs.batch)
     sizes = [max(1, rows // 2)]
     half = mode.is_mixed()
 
@@ -412,6 +418,9 @@ class _WithGraph:
 
 
 def _failed(error):
+    if is_oom(error):
+        Failure(error)  # lets go of what the traceback holds
+        return _NO_MEMORY
     return "the trial failed (%s: %s)" % (type(error).__name__, (str(error).strip().splitlines() or [""])[-1][:120])
 
 

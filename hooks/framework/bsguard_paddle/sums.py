@@ -67,14 +67,18 @@ def check(layer, inputs, proof, forward, size, rows, tolerance):
         if key == "together":
             if not _add_up(whole, first, second, 1.0, 1.0, tolerance):
                 return "the gradients of its samples do not add up"
-        elif whole.is_zero() and first.is_zero() and second.is_zero():
-            proof.outputs[key].kind = proof.MEAN  # it shows nothing; never said to be exact
+            continue
+        output = proof.outputs[key]
+        if whole.is_zero() and first.is_zero() and second.is_zero():
+            output.kind = proof.MEAN  # it shows nothing; never said to be exact
         elif _add_up(whole, first, second, 1.0, 0.0, tolerance) and _add_up(whole, first, second, 0.0, 1.0, tolerance):
             continue
         elif _add_up(whole, first, second, share, 1.0 - share, tolerance):
-            proof.outputs[key].kind = proof.MEAN
+            output.kind = proof.MEAN
         elif _add_up(whole, first, second, 1.0, 1.0, tolerance):
-            proof.outputs[key].kind = proof.SUM
+            output.kind = proof.SUM
+        elif output.near and _is_weighted_mean(whole, first, second, tolerance):
+            output.kind, output.between = proof.MEAN, True
         else:
             return "output %d has a gradient that is neither a mean nor a sum over the samples" % key
     return None
@@ -105,8 +109,8 @@ def _pulls(layer, forward, proof, weights, start, stop, rows):
         if id(leaf) in met:
             continue  # the same tensor twice
         met.add(id(leaf))
-        constant = output.kind is proof.CONSTANT
-        groups.setdefault(index if constant else "together", []).append((leaf, _seed(index, leaf, output, start, stop, rows)))
+        alone = output.kind is proof.CONSTANT or output.near
+        groups.setdefault(index if alone else "together", []).append((leaf, _seed(index, leaf, output, start, stop, rows)))
     with inside(), paddle.enable_grad():
         for key, pairs in groups.items():
             found = [None] * len(weights)
@@ -131,9 +135,21 @@ def _seed(index, leaf, output, start, stop, rows):
     if output.axis is not None:
         low, high = output.rows(start, stop)
         values = values[(slice(None),) * output.axis + (slice(low, high),)]
-    else:
+    elif not output.near:
         values = values * output.weight(start, stop, rows)
     return paddle.to_tensor(values).astype(leaf.dtype)
+
+
+def _is_weighted_mean(whole, first, second, tolerance):
+    """True for a mean over something else than samples (tokens that are no padding): one share serves all weights."""
+    import numpy
+
+    scales = numpy.maximum(whole.scales, numpy.maximum(first.scales, second.scales))
+    scales = numpy.maximum(scales, max(_FLOOR * scales.max(initial=0.0), 1e-300))
+    apart, moved = (first.rows - second.rows) / scales, (whole.rows - second.rows) / scales
+    length = float((apart * apart).sum())
+    share = float((apart * moved).sum()) / length if length else 0.5
+    return -0.01 <= share <= 1.01 and _add_up(whole, first, second, share, 1.0 - share, tolerance)
 
 
 def _add_up(whole, first, second, one, other, tolerance):
