@@ -1,7 +1,6 @@
 /*
  * array.c - arrays and mipmapped arrays: handles with a size that their device is charged for. There is no memory
- * behind them, as nothing here reads or writes arrays. The size is that of the elements without padding; a real driver
- * pads rows and tiles, by rules that it does not publish. Sparse arrays, and those whose mapping is deferred, take
+ * behind them, as nothing here reads or writes arrays. Sparse arrays, and those whose mapping is deferred, take
  * nothing. Arrays belong to the context that they were made in.
  */
 #include <stdlib.h>
@@ -35,72 +34,8 @@ static struct {
   CUmipmappedArray mipmaps;
 } state;
 
-/* ---- sizes ---- */
-
-/* Bytes of a block of side x side elements; 0 for an unknown format. */
-static unsigned block_bytes(CUarray_format format, unsigned channels, unsigned *side) {
-  *side = 1;
-  switch (format) {
-  case CU_AD_FORMAT_UNSIGNED_INT8:
-  case CU_AD_FORMAT_SIGNED_INT8:
-    return channels;
-  case CU_AD_FORMAT_UNSIGNED_INT16:
-  case CU_AD_FORMAT_SIGNED_INT16:
-  case CU_AD_FORMAT_HALF:
-    return 2 * channels;
-  case CU_AD_FORMAT_UNSIGNED_INT32:
-  case CU_AD_FORMAT_SIGNED_INT32:
-  case CU_AD_FORMAT_FLOAT:
-    return 4 * channels;
-  case CU_AD_FORMAT_BC1_UNORM:
-  case CU_AD_FORMAT_BC1_UNORM_SRGB:
-  case CU_AD_FORMAT_BC4_UNORM:
-  case CU_AD_FORMAT_BC4_SNORM:
-    *side = 4;
-    return 8;
-  case CU_AD_FORMAT_BC2_UNORM:
-  case CU_AD_FORMAT_BC2_UNORM_SRGB:
-  case CU_AD_FORMAT_BC3_UNORM:
-  case CU_AD_FORMAT_BC3_UNORM_SRGB:
-  case CU_AD_FORMAT_BC5_UNORM:
-  case CU_AD_FORMAT_BC5_SNORM:
-  case CU_AD_FORMAT_BC6H_UF16:
-  case CU_AD_FORMAT_BC6H_SF16:
-  case CU_AD_FORMAT_BC7_UNORM:
-  case CU_AD_FORMAT_BC7_UNORM_SRGB:
-    *side = 4;
-    return 16;
-  default:
-    return 0;
-  }
-}
-
 static uint64_t at_least_1(uint64_t value) {
   return value ? value : 1;
-}
-
-/* Bytes of one level; false for a description that makes no sense or no size. */
-static bool level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned level, uint64_t *out) {
-  bool layered = desc->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
-  uint64_t width = at_least_1(desc->Width >> level), height = at_least_1(desc->Height >> level);
-  uint64_t depth = at_least_1(layered ? desc->Depth : desc->Depth >> level);
-  unsigned side, bytes = block_bytes(desc->Format, desc->NumChannels, &side);
-  if (!desc->Width || (desc->NumChannels != 1 && desc->NumChannels != 2 && desc->NumChannels != 4) || !bytes)
-    return false;
-  width = width / side + (width % side != 0);
-  height = height / side + (height % side != 0);
-  return !__builtin_mul_overflow(width, height, out) && !__builtin_mul_overflow(*out, depth, out) &&
-         !__builtin_mul_overflow(*out, (uint64_t)bytes, out);
-}
-
-static bool mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, uint64_t *out) {
-  uint64_t bytes;
-  *out = 0;
-  for (unsigned level = 0; level < levels; level++) {
-    if (!level_bytes(desc, level, &bytes) || __builtin_add_overflow(*out, bytes, out))
-      return false;
-  }
-  return true;
 }
 
 /* What the device is charged. */
@@ -148,7 +83,7 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
   CUresult result = sim_current(&context);
   if (result)
     return result;
-  if (!out || !level_bytes(desc, 0, &bytes))
+  if (!out || !sim_array_level_bytes(desc, 0, &bytes))
     return CUDA_ERROR_INVALID_VALUE;
   array = calloc(1, sizeof *array);
   if (!array)
@@ -293,7 +228,7 @@ static CUresult create_mipmap(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPT
   CUresult result = sim_current(&context);
   if (result)
     return result;
-  if (!out || !desc || !levels || levels > MOST_LEVELS || !mipmap_bytes(desc, levels, &bytes))
+  if (!out || !desc || !levels || levels > MOST_LEVELS || !sim_array_mipmap_bytes(desc, levels, &bytes))
     return CUDA_ERROR_INVALID_VALUE;
   mipmap = calloc(1, sizeof *mipmap);
   if (!mipmap)

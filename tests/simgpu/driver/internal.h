@@ -200,6 +200,11 @@ char *sim_vmm_reach(uint64_t address, uint64_t bytes);
 /* The mapping that an address lies in. */
 bool sim_vmm_find(uint64_t address, uint64_t *base, uint64_t *bytes, int *device);
 
+/* ---- array_size.c. Both give false for a description that makes no sense or no size. ---- */
+bool sim_array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned level, uint64_t *out);
+/* Of all levels together. */
+bool sim_array_mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, uint64_t *out);
+
 /* ---- array.c ---- */
 /* Frees the arrays of a context. Caller holds sim_lock(). */
 void sim_array_drop(CUcontext context);
