@@ -46,9 +46,10 @@ def _install(paddle):
         core.eager.run_backward = observe.run_backward
         return
 
-    from . import backward, boundary, functional, gradients, named, partial, resume
+    from . import backward, boundary, functional, gradients, named, partial, resume, state
 
     gradients.patch()
+    state.patch()
     functional.patch()
     resume.patch(steps.optimizers())
     paddle.nn.Layer.__call__ = boundary.layer_call

@@ -85,6 +85,19 @@ def is_armed(site, inputs, device):
     return False
 
 
+def is_short(calls):
+    """May the backward of what the user built on these calls run out of memory? True also where nobody can tell."""
+    now = allocated(calls[-1].device)[0]
+    memory = runtime.library.memory(calls[-1].device)
+    if runtime.arm == "always" or not now or memory is None:
+        return True
+    leaves = sum(leaf.size * leaf.element_size() for call in calls for leaf in call.leaves if leaf is not None)
+    built = max(now - call.allocated for call in calls)
+    # A backward needs what its forward has kept, twice over at most where operators are simple; and the gradients that
+    # arrive at the leaves, with copies on their way.
+    return now + 3 * max(0, built) + 8 * leaves > _LIKELY * (memory.live_bytes + memory.free_bytes)
+
+
 def note_oom(site, inputs):
     """This signature ran out of memory: it stays armed."""
     size_of(site, inputs.signature).hot = True

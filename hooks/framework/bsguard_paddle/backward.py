@@ -5,8 +5,8 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import chunks, gradients, loss, native
-from .call import one_backward, pending
+from . import arming, chunks, gradients, loss, native
+from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
 from .oom import attempt
@@ -23,7 +23,7 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
     phase_before = runtime.library.set_phase(native.BACKWARD)
     try:
         calls = pending()
-        if not calls:
+        if not calls and not any_done():
             runtime.raised_in = native.BACKWARD
             with inside():
                 runtime.run_backward(tensors, grads, retain_graph, *rest)
@@ -32,9 +32,13 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
             return None
         # One at a time: what another thread's backward leaves at its leaves for a moment is not ours to run on.
         with one_backward:
+            aside = gradients.HooksAside(p for call in calls for p in call.parameters)
             try:
-                return _through(calls, tensors, grads, retain_graph, rest)
+                _through(calls, tensors, grads, retain_graph, rest)
+                with inside():
+                    aside.settle(rest)
             except BaseException:
+                aside.abandon()
                 # What arrived at the leaves belongs to this backward: none of it may count in a later one.
                 gradients.touched()
                 for call in calls:
@@ -47,8 +51,7 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
 def _through(calls, tensors, grads, retain_graph, rest):
     reach = Reach(tensors)
     leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
-    consumed = [call for call in calls if call.consumed and _reached(call, reach)]
-    if consumed and reach.known:
+    if reach.known and (is_done(reach) or any(call.consumed and _reached(call, reach) for call in calls)):
         _refuse_second(tensors[0])
     only_leaves = reach.only(leaves)
     _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves)
@@ -70,7 +73,7 @@ def _through(calls, tensors, grads, retain_graph, rest):
         seeds = None
         call.clear_seeds()
         if not retain_graph:
-            call.consume()
+            call.consume(reach.known)
     return None
 
 
@@ -79,18 +82,19 @@ def _reached(call, reach):
 
 
 def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
-    """From the user's tensors down to the leaves. The graph is kept while an inner graph is held that could be dropped
-    for it, or that it may reach into by another way (a tensor kept aside in forward), and while a call will hand a
-    gradient on through it."""
+    """From the user's tensors down to the leaves. The graph is kept while a call will hand a gradient on through it, and
+    while an inner graph is held that it may reach into by another way (a tensor kept aside in forward), or that could
+    be dropped for it. It stays in memory as long as the user holds the loss, so the last only where memory is short."""
     while True:
         held = any(call.inner is not None for call in calls)
-        keep = retain_graph or held or any(call.hands_on for call in calls)
+        keep = retain_graph or any(call.hands_on for call in calls)
+        keep = keep or (held and (not only_leaves or arming.is_short(calls)))
         with inside():
             _, failure = attempt(lambda k=keep: runtime.run_backward(tensors, grads, k, *rest))
         if failure is None:
             return
         # Once more is the same only if nothing but our leaves was written to, and if the graph is still there.
-        if not held or not only_leaves:
+        if not (held and keep and only_leaves):
             _give_back(failure, native.BACKWARD)
         for call in calls:
             call.clear_seeds()
@@ -140,7 +144,7 @@ def _inner_part(call, seeds, retain_graph, rest):
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None:
             try:
-                joints, failure = attempt(lambda: chunks.backward(call, seeds, Accumulate(call, rest)))
+                joints, failure = attempt(lambda: chunks.backward(call, seeds, Accumulate(rest)))
             except chunks.Mismatch as error:
                 call.spoiled = saved.restore()
                 call.site.cannot_split(call.inputs, call.mode, str(error))

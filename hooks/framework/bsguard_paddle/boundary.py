@@ -1,6 +1,6 @@
 """The choke point of every Layer call: the outermost trainable one of a step is where a batch is split."""
 
-from . import arming, chunks, evaluation, loss, named, native
+from . import arming, chunks, evaluation, gradients, loss, named, native
 from .call import Call
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
@@ -62,7 +62,9 @@ def _train(site, device, args, kwargs):
     try:
         inputs = Inputs(args, kwargs)
         pieces, armed, decision = 1, False, None
-        if inputs.batch:
+        # The gradient of an input that somebody watches may come from two sides of a cut, and must be seen whole.
+        watched = any(gradients.is_watched(tensor) for tensor in inputs.tensors if not tensor.stop_gradient)
+        if inputs.batch and not watched:
             decision = runtime.library.boundary(
                 device, site.encoded_name, inputs.signature, inputs.batch, native.FORWARD
             )
@@ -78,7 +80,7 @@ def _train(site, device, args, kwargs):
         try:
             return original_call(site.layer(), args, kwargs)
         except Exception as error:
-            if not is_oom(error) or not inputs.batch:
+            if not is_oom(error) or not inputs.batch or watched:
                 raise
             failure = Failure(error)
         call = Call(site, inputs, Mode(), device)

@@ -9,10 +9,12 @@ import threading
 import weakref
 
 from . import gradients, native, tree
-from .runtime import is_tensor, runtime
+from .graph import node_of
+from .runtime import allocated, is_tensor, runtime, thread
 from .state import BatchNormStatistics, RandomState, without_autocast
 
 _registry = []  # weak references, oldest first
+_done = weakref.WeakValueDictionary()  # id of a leaf's node -> call whose backward has run, its user's graph alive
 one_backward = threading.RLock()  # held while a backward runs through calls
 
 
@@ -24,6 +26,16 @@ def pending():
     if None in calls:
         _registry[:] = [reference for reference in _registry if reference() is not None]
     return [call for call in calls if call is not None]
+
+
+def any_done():
+    """True if the user still holds a graph whose backward has run."""
+    return bool(_done)
+
+
+def is_done(reach):
+    """True if a backward that reaches so far would run through a call a second time."""
+    return any(key in _done for key in reach.nodes)
 
 
 def stepped_on(parameters):
@@ -56,6 +68,8 @@ class Call:
         self.norms_before = BatchNormStatistics(site.batch_norms())
         self.inner = None  # output tensors of the inner graph, in the order of `leaves`; None: no graph is held
         self.leaves = []  # detached leaves, or None where the user got the tensor itself
+        self.allocated = 0  # bytes on the device as its outputs were handed out
+        self.nodes = []  # of the leaves, once these are gone: they keep the keys in _done valid
         self.joints = []  # (input, leaf) where an input needs a gradient and the call ran as a whole
         # It takes a tensor that another part of the graph made, and hands its gradient on.
         self.hands_on = any(not t.stop_gradient and not t.is_leaf for t in inputs.tensors)
@@ -131,9 +145,18 @@ class Call:
             for sub, training in turned:
                 sub.training = not training
 
-    def consume(self):
-        """Its backward has run for good: only the mark stays, for a second backward to be refused."""
+    def consume(self, known=True):
+        """Its backward has run for good: only the mark stays, for a second backward to be refused.
+
+        A user who keeps the loss keeps this call, so the memory of the leaves goes now. known: where the graph was too
+        large to walk, a second backward shows only by what arrives at the leaves, and they stay.
+        """
         self.consumed = True
+        if known:
+            self.nodes = [node_of(leaf) for leaf in self.leaves if leaf is not None]
+            self.leaves = []
+            _done.update((id(node), self) for node in self.nodes)
+            _registry[:] = [reference for reference in _registry if reference() is not self]
         self.hands_on = False
         self.drop_graph()
         self.inputs = self.layer = self.proof = None
@@ -170,7 +193,9 @@ class Call:
             inner.append(tensor)
             # A clone: no leaf to the user, and free to be changed in place.
             user = without_autocast(leaf.clone)
+            thread.ours = True
             user.register_hook(_Anchor(self))
+            thread.ours = False
             noted = getattr(tensor, "__dict__", None)  # what the model noted on its output; Paddle 2.6 has no such place
             if noted:
                 vars(user).update(noted)
@@ -181,6 +206,7 @@ class Call:
         flat = [hand(leaf) for leaf in tree.leaves(outputs)]
         result = tree.rebuild(outputs, iter(flat))
         if anchored:
+            self.allocated = allocated(self.device)[0]
             self.note_versions()
             if self.pieces == 1:
                 self.inner = inner

@@ -156,8 +156,6 @@ def _backward(call, seeds, sink):
         statistics.restore()
         random_now.restore()
         present.restore()
-    with inside():
-        sink.finish()
     again.tell()
     totals = {}
     for joint, parts in gathered.values():
@@ -230,6 +228,8 @@ def _pair(leaves, outputs, seeds, start, stop, batch):
             continue
         low, high = output.rows(start, stop)
         part = without_autocast(runtime.paddle.slice, seed, [output.axis], [low], [high], grad=False)
+        if part.shape != leaf.shape:
+            raise Mismatch("an output has the shape %s for some samples alone, %s among all" % (leaf.shape, part.shape))
         roots.append(leaf)
         parts.append(part)
     return roots, parts
@@ -255,28 +255,16 @@ def _join(joint, parts):
 class Accumulate:
     """Where the gradients of a backward in chunks go: into `.grad`, as Paddle would put them.
 
-    Parameters with hooks of their own get their gradients summed apart and handed over at the end, so that a hook sees
-    the whole gradient, once; that costs one more set of gradients. rest: further arguments of this Paddle's run_backward.
+    rest: further arguments of this Paddle's run_backward.
     """
 
-    def __init__(self, call, rest):
+    def __init__(self, rest):
         self._rest = rest
-        hooked = any(gradients.has_hooks(p) for p in call.parameters)
-        self._apart = Collect(call.parameters, rest) if hooked else None
 
     def chunk(self, roots, parts, leaves):
         """Runs one chunk's backward; returns the gradients of `leaves`."""
-        if self._apart is not None:
-            return self._apart.chunk(roots, parts, leaves)
         runtime.run_backward(roots, parts, False, *self._rest)
         return [gradients.grad_of(leaf) for leaf in leaves]
-
-    def finish(self):
-        """Hands over what was summed apart."""
-        if self._apart is not None:
-            for parameter, total in zip(self._apart.wanted, self._apart.sums):
-                if total is not None:
-                    runtime.run_backward([parameter], [total], False, *self._rest)
 
 
 class Collect:
@@ -299,6 +287,3 @@ class Collect:
                 with runtime.paddle.no_grad():
                     self.sums[index] = gradient if known is None else known + gradient
         return found[len(self.wanted) :]
-
-    def finish(self):
-        """Nothing is left to do."""

@@ -10,14 +10,16 @@ Known limit: a handle to `.grad` taken before the clear and written to after it 
 
 import weakref
 
-from .runtime import runtime
+from .runtime import runtime, thread
 
 _ABSENT = "absent"
 _ZERO = "zero"
 _ROWS = "selected rows"  # of a sparse embedding: Paddle has no copy of these
 
 _clean = {}  # id of a parameter -> weak reference to it: zeroed, and untouched since
-_hooked = {}  # id of a parameter -> weak reference to it: somebody registered a gradient hook
+_hooks = {}  # id of a parameter -> (weak reference to it, [_Hook])
+_engine_hooked = {}  # id of a parameter -> weak reference to it: told of each accumulation into it
+_watched = {}  # id of another tensor -> weak reference to it: somebody waits for its gradient
 
 
 def patch():
@@ -47,11 +49,25 @@ def patch():
     register = tensor.register_hook
 
     def register_hook(self, hook):
-        _hooked[id(self)] = weakref.ref(self)
-        return register(self, hook)
+        one = _Hook(hook, register(self, hook))
+        known = _hooks.get(id(self))
+        if known is None or known[0]() is not self:
+            known = _hooks[id(self)] = weakref.ref(self), []
+        known[1].append(one)
+        return one
 
     register_hook.__doc__ = register.__doc__
     parameter.register_hook = register_hook
+    engine_hook = tensor._register_backward_hook
+
+    def _register_backward_hook(self, hook):
+        _engine_hooked[id(self)] = weakref.ref(self)
+        return engine_hook(self, hook)
+
+    parameter._register_backward_hook = _register_backward_hook
+    for name in ("register_hook", "retain_grads"):
+        setattr(tensor, name, _watching(getattr(tensor, name)))
+    _Hook.register = register
     for name in ("_set_grad_ivar", "_grad_ivar"):
         original = getattr(tensor, name, None)
         if original is not None:
@@ -67,10 +83,137 @@ def _touching(original):
     return method
 
 
-def has_hooks(parameter):
-    """True if gradient hooks were registered on this parameter."""
-    reference = _hooked.get(id(parameter))
+def _watching(original):
+    def method(self, *args):
+        if not thread.ours:
+            _watched[id(self)] = weakref.ref(self)
+        return original(self, *args)
+
+    method.__name__, method.__doc__ = original.__name__, original.__doc__
+    return method
+
+
+def has_engine_hook(parameter):
+    """True if somebody is told of each accumulation into this parameter, as DataParallel is."""
+    reference = _engine_hooked.get(id(parameter))
     return reference is not None and reference() is parameter
+
+
+def is_watched(tensor):
+    """True if somebody registered a gradient hook on this tensor, which is no parameter, or asked to keep its gradient."""
+    reference = _watched.get(id(tensor))
+    return reference is not None and reference() is tensor
+
+
+class _Hook:
+    """A gradient hook of a parameter, and the user's handle to remove it."""
+
+    register = None  # Paddle's own register_hook
+
+    def __init__(self, function, helper):
+        self.function = function
+        self._helper = helper
+        self.removed = False
+
+    def remove(self):
+        """As the handle that Paddle gives."""
+        if self.removed:
+            return False
+        self.removed = True
+        return self._helper.remove()
+
+    def set_aside(self):
+        """Off, but not for the user."""
+        self._helper.remove()
+
+    def put_back(self, parameter):
+        """On again."""
+        self._helper = _Hook.register(parameter, self.function)
+
+
+def _hooks_of(parameter):
+    known = _hooks.get(id(parameter))
+    if known is None or known[0]() is not parameter:
+        return []
+    return [hook for hook in known[1] if not hook.removed]
+
+
+class HooksAside:
+    """Gradient hooks of some parameters, kept from firing while a backward reaches them in more than one piece.
+
+    What arrives meanwhile is summed in `.grad`, apart from what was there; settle() hands it on as one gradient, so that
+    each hook sees the whole of it, once.
+    """
+
+    def __init__(self, parameters):
+        self._kept = []
+        seen = set()
+        for parameter in parameters:
+            hooks = [] if id(parameter) in seen else _hooks_of(parameter)
+            seen.add(id(parameter))
+            grad = grad_of(parameter) if hooks else None
+            if hooks and not (grad is not None and grad.is_selected_rows()):  # of these Paddle has no copy
+                self._kept.append(_Kept(parameter, hooks))
+        for kept in self._kept:
+            kept.begin()
+
+    def _put_back(self):
+        kept, self._kept = self._kept, []
+        return [(one.parameter, one.end()) for one in kept]
+
+    def abandon(self):
+        """Puts the hooks and the gradients back; what arrived is lost."""
+        self._put_back()
+
+    def settle(self, rest):
+        """Puts them back and hands over what arrived. rest: further arguments of this Paddle's run_backward."""
+        for parameter, gradient in self._put_back():
+            if gradient is not None:
+                runtime.run_backward([parameter], [gradient], False, *rest)
+
+
+class _Kept:
+    """One parameter of HooksAside."""
+
+    def __init__(self, parameter, hooks):
+        self.parameter = parameter
+        self._hooks = hooks
+        # Copies: what `.grad` gives is the gradient itself, and follows it.
+        before = grad_of(parameter)
+        self._before = _ABSENT if before is None else _ZERO if _is_clean(parameter) else before.clone()
+        self._arrived = False
+        self._marker = None
+
+    def begin(self):
+        """Hooks off, and zeros in the place of what was there."""
+        for hook in self._hooks:
+            hook.set_aside()
+        self._marker = _Hook.register(self.parameter, self._mark)
+        if self._before is not _ABSENT:
+            runtime.paddle.base.core.eager.Tensor.clear_gradient(self.parameter, True)
+
+    def _mark(self, gradient):
+        self._arrived = True
+
+    def end(self):
+        """Everything as it was; returns the gradient that arrived, None where none did."""
+        self._marker.remove()
+        gradient = grad_of(self.parameter) if self._arrived else None
+        gradient = None if gradient is None else gradient.clone()
+        if self._before is _ABSENT:
+            release(self.parameter)
+        elif self._before is _ZERO:
+            runtime.paddle.base.core.eager.Tensor.clear_gradient(self.parameter, True)
+        else:
+            grad_of(self.parameter).copy_(self._before, True)
+        touched([self.parameter])
+        stopped = self.parameter.stop_gradient
+        self.parameter.stop_gradient = False  # frozen meanwhile: the hooks are still there
+        for hook in self._hooks:
+            if not hook.removed:
+                hook.put_back(self.parameter)
+        self.parameter.stop_gradient = stopped
+        return gradient
 
 
 def grad_of(tensor):

@@ -67,7 +67,7 @@ class Reach:
 
     def __init__(self, roots):
         self.known = True
-        self._nodes = {}
+        self.nodes = {}
         seen, stack = {}, [node for node in map(node_of, roots) if node is not None]
         while stack:
             node = stack.pop()
@@ -78,7 +78,7 @@ class Reach:
                 self.known = False
                 break
             if node.name() == "GradNodeAccumulation":
-                self._nodes[id(node)] = node
+                self.nodes[id(node)] = node
                 continue
             stack.extend(following for following in node.next_functions if following is not None)
         self._seen = seen
@@ -86,7 +86,7 @@ class Reach:
     def __contains__(self, leaf):
         """True if a backward accumulates into this leaf (always, where the graph was too large)."""
         node = node_of(leaf)
-        return not self.known or (node is not None and id(node) in self._nodes)
+        return not self.known or (node is not None and id(node) in self.nodes)
 
     def only(self, leaves):
         """True if it accumulates into these leaves and nothing else."""
@@ -97,4 +97,4 @@ class Reach:
             node = node_of(leaf)
             if node is not None:
                 expected.add(id(node))
-        return all(key in expected for key in self._nodes)
+        return all(key in expected for key in self.nodes)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import sys
 
-from . import aside, sums, tree
+from . import aside, gradients, sums, tree
 from .graph import node_of
 from .outside import Outside
 from .oom import Failure, is_oom
@@ -164,12 +164,16 @@ class _Unheard:
 def _objection(layer):
     """What forbids a split before any trial; None: nothing."""
     paddle = runtime.paddle
+    if thread.saved_tensors_hooks is not None:
+        return "hooks on saved tensors are entered, which a second forward would miss"
     for name, sub in layer.named_sublayers(include_self=True):
         if type(sub).__name__ == "SyncBatchNorm":
             return "SyncBatchNorm has collectives inside the forward"
         for hook in itertools.chain(sub._forward_pre_hooks.values(), sub._forward_post_hooks.values()):
             if not str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("paddle."):
                 return "a forward hook on %s would run once for each chunk" % (name or type(layer).__name__)
+        if any(p is not None and gradients.has_engine_hook(p) for p in sub._parameters.values()):
+            return "a hook of the engine on a weight of %s would run once for each chunk" % (name or type(layer).__name__)
     if paddle.distributed.get_world_size() > 1:
         return "this version does not split jobs of many ranks"
     return None
@@ -337,6 +341,8 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
         return
     for output, leaf in zip(proof.outputs, tree.leaves(outputs)):
         output.stop_gradient = not is_tensor(leaf) or leaf.stop_gradient
+        if type(leaf) is runtime.paddle.Tensor and getattr(leaf, "__dict__", None):
+            proof.why = "its forward notes %s on an output" % sorted(vars(leaf))[0]
     if written.changed((args, kwargs)):
         proof.why = "its forward writes to its inputs"
         return
@@ -466,17 +472,18 @@ def _draws(sub):
 def _without_randomness(layer):
     """Dropout off and BatchNorm on its running statistics, for the time of a trial."""
     paddle = runtime.paddle
-    kinds = (*batch_norm_kinds(), paddle.nn.layer.rnn.RNNBase)
-    changed = [
-        sub
-        for sub in layer.sublayers(include_self=True)
-        if sub.training and (isinstance(sub, kinds) or "Drop" in type(sub).__name__)
-    ]
+    base = batch_norm_kinds()
+    layers = layer.sublayers(include_self=True)
+    changed = [sub for sub in layers if sub.training and (isinstance(sub, base) or "Drop" in type(sub).__name__)]
+    # Out of training these have no backward.
+    recurrent = [(sub, sub.dropout) for sub in layers if isinstance(sub, paddle.nn.layer.rnn.RNNBase) and sub.dropout]
     modules = (paddle.nn.functional, paddle.nn.functional.common)
     names = ("dropout", "dropout2d", "dropout3d", "alpha_dropout")
     kept = [(module, name, getattr(module, name)) for module in modules for name in names if hasattr(module, name)]
     for sub in changed:
         sub.training = False
+    for sub, _ in recurrent:
+        sub.dropout = 0.0
     try:
         for module, name, function in kept:
             setattr(module, name, _passing(function))
@@ -486,6 +493,8 @@ def _without_randomness(layer):
             setattr(module, name, function)
         for sub in changed:
             sub.training = True
+        for sub, rate in recurrent:
+            sub.dropout = rate
 
 
 def _passing(function):

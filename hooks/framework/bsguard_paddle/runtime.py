@@ -8,6 +8,7 @@ import threading
 
 
 class _Thread(threading.local):
+    saved_tensors_hooks = None  # the user's context that is entered now
     ours = False  # a hook is registered that is ours
     trial = 0  # > 0 in a forward of the split proof
     recording = None  # a list that outermost layers are noted in, while a named boundary makes itself known

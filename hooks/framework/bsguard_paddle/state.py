@@ -8,7 +8,7 @@ import collections
 import random
 import sys
 
-from .runtime import paddle_of
+from .runtime import paddle_of, thread
 
 _SIMPLE = (int, float, complex, bool, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, collections.deque)
@@ -51,6 +51,24 @@ class RandomState:
 def _digits(generator_state):
     """What a Paddle generator state prints, without the address of its engine that newer versions print too."""
     return tuple(part for part in str(generator_state).split() if not part.startswith("0x"))
+
+
+def patch():
+    """Notes when the user's hooks on saved tensors are entered: a second forward would be outside of them."""
+    kind = getattr(paddle_of().autograd, "saved_tensors_hooks", None)
+    if kind is None:
+        return
+    enter, leave = kind.__enter__, kind.__exit__
+
+    def __enter__(self):
+        thread.saved_tensors_hooks = self
+        return enter(self)
+
+    def __exit__(self, *arguments):
+        thread.saved_tensors_hooks = None
+        return leave(self, *arguments)
+
+    kind.__enter__, kind.__exit__ = __enter__, __exit__
 
 
 class Mode:
@@ -237,7 +255,7 @@ class LayerState:
             now = vars(sub)
             for table, content in tables:
                 differing = [key for key in table.keys() | content.keys() if table.get(key) is not content.get(key)]
-                changed.extend(_join(prefix, key) for key in sorted(differing))
+                changed.extend(_join(prefix, key) for key in sorted(differing) if key not in _computed_before(sub))
                 if differing:
                     table.clear()
                     table.update(content)

@@ -7,6 +7,7 @@ weight, which add up where gradients do. `.grad` is not touched.
 """
 
 from . import tree
+from .call import one_backward
 from .graph import accumulation_nodes, node_of
 from .oom import is_oom
 from .runtime import inside, is_tensor, runtime
@@ -111,7 +112,8 @@ def _pulls(layer, forward, proof, weights, start, stop, rows):
         met.add(id(leaf))
         alone = output.kind is proof.CONSTANT or output.near
         groups.setdefault(index if alone else "together", []).append((leaf, _seed(index, leaf, output, start, stop, rows)))
-    with inside(), paddle.enable_grad():
+    # Paddle keeps one list of wanted tensors for the whole process: two threads in paddle.grad at once crash it.
+    with one_backward, inside(), paddle.enable_grad():
         for key, pairs in groups.items():
             found = [None] * len(weights)
             if pairs and weights:
