@@ -104,7 +104,7 @@ def prove(layer, inputs, mode, smallest):
     inputs: Inputs with a batch of at least 2. mode: autocast settings of the call. Never raises for a call that cannot
     be cut: any error of a trial is a reason against it.
     """
-    why = _objection(layer)
+    why = _objection(layer, mode)
     if why is not None:
         return Proof(why)
     outside = Outside(layer)
@@ -161,10 +161,10 @@ class _Unheard:
         return getattr(self._stream, name)
 
 
-def _objection(layer):
+def _objection(layer, mode):
     """What forbids a split before any trial; None: nothing."""
     paddle = runtime.paddle
-    if thread.saved_tensors_hooks is not None:
+    if mode.hooked:
         return "hooks on saved tensors are entered, which a second forward would miss"
     for name, sub in layer.named_sublayers(include_self=True):
         if type(sub).__name__ == "SyncBatchNorm":

@@ -3,7 +3,7 @@
 import weakref
 
 from . import proof
-from .runtime import device_of, inside, runtime, thread
+from .runtime import device_of, inside, runtime
 from .state import batch_norms, layer_form
 
 _NUMBERS_PROVEN = 8
@@ -83,8 +83,7 @@ class Site:
 
     def _key(self, inputs, mode):
         form, numbers = inputs.form()
-        hooked = thread.saved_tensors_hooks is not None
-        return (inputs.signature, form, mode.is_mixed(), hooked, layer_form(self.layer())), numbers
+        return (inputs.signature, form, mode.is_mixed(), mode.hooked, layer_form(self.layer())), numbers
 
     def cannot_split(self, inputs, mode, why):
         """What the proof has shown did not hold: inputs of this signature are not split any more, and it is said why."""

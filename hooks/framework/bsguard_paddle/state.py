@@ -79,6 +79,7 @@ class Mode:
     def __init__(self):
         tracer = paddle_of().base.framework._dygraph_tracer()
         self._values = self._read(tracer)
+        self.hooked = thread.saved_tensors_hooks is not None  # the user's hooks on saved tensors were entered
 
     @classmethod
     def _read(cls, tracer):
