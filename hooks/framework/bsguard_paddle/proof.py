@@ -378,7 +378,8 @@ def _set_anew(layer, inputs, mode, proof, random_before, state):
     random_before.restore()
     arguments = inputs.sample(0, min(2, inputs.batch), proof.chosen)
     try:
-        _run(layer, *arguments, mode, True)
+        reclaim()
+        _run(layer, *arguments, mode, proof.static)
         return [one for one in found if one.is_same(arguments)]
     except Exception:
         return []
