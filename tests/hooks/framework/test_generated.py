@@ -1,8 +1,8 @@
 """Random networks and loops (jobs/generated.py): none may be different in silence, and not all may be refused.
 
 A seed that fails is run alone with
-    python -m pytest tests/hooks/framework/test_generated.py --deselect nothing -k "test_seeds and 0" and BSG_SEEDS=17
-or, without pytest, as ways.py says in its first lines.
+    BSG_SEEDS=17 python -m pytest tests/hooks/framework/test_generated.py -k test_seeds
+and `python tests/hooks/framework/jobs/generated.py 17` on the simulated GPU says in words what it is.
 """
 
 import os
@@ -14,14 +14,15 @@ from benchmarks import exactness
 
 JOBS = pathlib.Path(__file__).parent / "jobs"
 AT_ONCE = 50  # seeds a process
+pytestmark = pytest.mark.timeout(1300)
 
 
 def check(run_job, tmp_path, seeds, ways):
     """Runs seeds in several ways; fails with the seed and with how to run it alone."""
     common = (JOBS / "ways.py", JOBS / "generated.py")
-    plain = run_job(*common, tmp_path / "plain", "--ways", "plain", *seeds, preload=False, timeout=280)
+    plain = run_job(*common, tmp_path / "plain", "--ways", "plain", *seeds, preload=False, timeout=600)
     assert plain.returncode == 0, plain
-    job = run_job(*common, tmp_path / "guarded", "--ways", ways, *seeds, memory="512MiB", timeout=280)
+    job = run_job(*common, tmp_path / "guarded", "--ways", ways, *seeds, memory="512MiB", timeout=600)
     assert job.returncode == 0, job
     assert not [line for line in job.lines_of_bsguard if "internal error" in line], job
     reference = pickle.loads((tmp_path / "plain").read_bytes())

@@ -148,6 +148,8 @@ def test_never_silently_different(case, results):
             ways[way]["result"]["seen"] = ways["plain"]["result"]["seen"]
         right, apart, said = exactness.judge(ways["plain"], way, ways[way])
         assert right, f"{way}: {apart:.1e} {said}\n{ways['plain']['result']}\n{ways[way]['result']}"
+    if "exception" in ways["plain"]["result"]:
+        return  # this Paddle cannot do it at all
     if case in EXACT:
         assert ways["2"]["said"] == ways["16"]["said"] == [], ways["2"]["said"]
     if case in SAID:

@@ -1,6 +1,6 @@
 """Random networks and loops from a grammar, one for each seed. It knows nothing of bsguard. Run by ways.py:
 
-    ways.py generated.py OUT.pickle --ways plain 17 18      seeds 17 and 18, or those of a range with 0-40
+    ways.py generated.py OUT.pickle --ways plain 17 18      seeds 17 and 18
 
 A network is a chain of layers over vectors, sequences or images, now and then with something that a cut must not miss:
 samples that see each other, randomness, state, a gradient of its own. describe() says what a seed is.
