@@ -196,7 +196,9 @@ class Call:
             thread.ours = True
             user.register_hook(_Anchor(self))
             thread.ours = False
-            noted = getattr(tensor, "__dict__", None)  # what the model noted on its output; Paddle 2.6 has no such place
+            noted = getattr(
+                tensor, "__dict__", None
+            )  # what the model noted on its output; Paddle 2.6 has no such place
             if noted:
                 vars(user).update(noted)
             anchored = True

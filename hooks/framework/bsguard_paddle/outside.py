@@ -17,7 +17,15 @@ from .runtime import is_tensor, runtime
 
 _MOST = 4000  # objects looked at
 _SIMPLE = (int, float, complex, bool, str, bytes, type(None))
-_CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_CONTAINERS = (
+    list,
+    dict,
+    set,
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.Counter,
+)
 _LARGEST_ARRAY = 1 << 20  # bytes; of larger ones only a few entries are compared
 _OWN_OF_LAYERS = frozenset(("_parameters", "_buffers", "_sub_layers", "_full_name", "_helper", "_op_recorder"))
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -37,7 +45,7 @@ class Outside:
         self._seen = {}
         self._queue = collections.deque()
         skipped = set()
-        for prefix, sub in layer.named_sublayers(include_self=True):
+        for sub in layer.sublayers(include_self=True):
             skipped.update(id(t) for t in list(sub._parameters.values()) + list(sub._buffers.values()))
             skipped.add(id(sub))
         self._layers = skipped

@@ -12,8 +12,8 @@ import sys
 
 from . import aside, gradients, sums, tree
 from .graph import node_of
-from .outside import Outside
 from .oom import Failure, is_oom
+from .outside import Outside
 from .runtime import is_tensor, original_call, reclaim, runtime, thread
 from .state import LayerState, RandomState, batch_norm_kinds, batch_norms, normalises_by_batch
 
@@ -173,7 +173,9 @@ def _objection(layer, mode):
             if not str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("paddle."):
                 return "a forward hook on %s would run once for each chunk" % (name or type(layer).__name__)
         if any(p is not None and gradients.has_engine_hook(p) for p in sub._parameters.values()):
-            return "a hook of the engine on a weight of %s would run once for each chunk" % (name or type(layer).__name__)
+            return "a hook of the engine on a weight of %s would run once for each chunk" % (
+                name or type(layer).__name__
+            )
     if paddle.distributed.get_world_size() > 1:
         return "this version does not split jobs of many ranks"
     return None

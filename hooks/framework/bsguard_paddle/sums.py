@@ -54,7 +54,8 @@ def check(layer, inputs, proof, forward, size, rows, tolerance):
         weights.append(weight)
     try:
         pulls = [
-            _pulls(layer, forward, proof, weights, start, stop, rows) for start, stop in ((0, rows), (0, size), (size, rows))
+            _pulls(layer, forward, proof, weights, start, stop, rows)
+            for start, stop in ((0, rows), (0, size), (size, rows))
         ]
     except _Outsider:
         return "it uses a weight that is not among its parameters"
@@ -111,7 +112,9 @@ def _pulls(layer, forward, proof, weights, start, stop, rows):
             continue  # the same tensor twice
         met.add(id(leaf))
         alone = output.kind is proof.CONSTANT or output.near
-        groups.setdefault(index if alone else "together", []).append((leaf, _seed(index, leaf, output, start, stop, rows)))
+        groups.setdefault(index if alone else "together", []).append(
+            (leaf, _seed(index, leaf, output, start, stop, rows))
+        )
     # Paddle keeps one list of wanted tensors for the whole process: two threads in paddle.grad at once crash it.
     with one_backward, inside(), paddle.enable_grad():
         for key, pairs in groups.items():
@@ -133,7 +136,9 @@ def _seed(index, leaf, output, start, stop, rows):
     whole = list(shape)
     if output.axis is not None:
         whole[output.axis] = output.per_sample * rows
-    values = numpy.random.RandomState(index).uniform(0.5, 1.5, whole) * numpy.random.RandomState(index + 1).choice([-1, 1], whole)
+    values = numpy.random.RandomState(index).uniform(0.5, 1.5, whole) * numpy.random.RandomState(index + 1).choice(
+        [-1, 1], whole
+    )
     if output.axis is not None:
         low, high = output.rows(start, stop)
         values = values[(slice(None),) * output.axis + (slice(low, high),)]

@@ -10,6 +10,7 @@ import pathlib
 import pickle
 
 import pytest
+
 from benchmarks import exactness
 
 JOBS = pathlib.Path(__file__).parent / "jobs"
@@ -31,7 +32,9 @@ def check(run_job, tmp_path, seeds, ways):
         for way, other in found.items():
             right, apart, said = exactness.judge(reference[seed]["plain"], way, other)
             if not right:
-                wrong.append(f"seed {seed}, {way}: {apart:.1e}, said {said or 'nothing'} (BSG_SEEDS={seed} pytest {__file__})")
+                wrong.append(
+                    f"seed {seed}, {way}: {apart:.1e}, said {said or 'nothing'} (BSG_SEEDS={seed} pytest {__file__})"
+                )
             exact += right and not said
     assert not wrong, "\n".join(wrong)
     return exact

@@ -9,6 +9,7 @@ import pickle
 import re
 
 import pytest
+
 from benchmarks import exactness
 
 JOBS = pathlib.Path(__file__).parent / "jobs"

@@ -174,7 +174,9 @@ class Grammar:
     def vector(self, width, depth):
         layers = []
         for _ in range(depth):
-            kind = self.choose("linear", "linear", "activation", "norm", "residual", "batch norm", "odd", "twice", "weight norm")
+            kind = self.choose(
+                "linear", "linear", "activation", "norm", "residual", "batch norm", "odd", "twice", "weight norm"
+            )
             if kind == "linear":
                 new = self.choose(3, 4, 6)
                 layers.append(self.say("linear%d" % new, nn.Linear(width, new)))
@@ -327,7 +329,9 @@ class Job:
         self.net = Network([*chain, *more], width, self.head, self.inside)
         g.say("head %s, loss inside %s" % (self.head, self.inside))
         self.loss = g.choose("cross entropy", "sum", "contrastive", "by sample", "with weights", "twice")
-        self.loop = g.choose("steps", "steps", "accumulate", "siamese", "input gradient", "two losses", "paddle.grad", "chain")
+        self.loop = g.choose(
+            "steps", "steps", "accumulate", "siamese", "input gradient", "two losses", "paddle.grad", "chain"
+        )
         self.clip = g.choose(None, nn.ClipGradByGlobalNorm(0.5), nn.ClipGradByValue(0.05))
         self.optimizer = g.choose(paddle.optimizer.SGD, paddle.optimizer.Momentum)
         if g.choose(True, False, False, False):

@@ -408,7 +408,7 @@ def input_in_an_object():
 @case
 def no_samples():
     net = ours(mlp())
-    x, y = data(batch=0)
+    x, _ = data(batch=0)
     seen["shape"] = net(x).shape
 
 
@@ -1204,7 +1204,9 @@ def average_of_the_weights():
 
 @case
 def clipping_by_global_norm():
-    looped(lambda net: paddle.optimizer.AdamW(0.01, parameters=net.parameters(), grad_clip=nn.ClipGradByGlobalNorm(0.1)))
+    looped(
+        lambda net: paddle.optimizer.AdamW(0.01, parameters=net.parameters(), grad_clip=nn.ClipGradByGlobalNorm(0.1))
+    )
 
 
 @case

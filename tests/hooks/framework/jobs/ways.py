@@ -15,7 +15,7 @@ import json
 import pickle
 import sys
 
-import paddle  # noqa: F401 - the adapter comes in with it
+import paddle
 
 
 class Told:
