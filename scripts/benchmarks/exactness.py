@@ -143,12 +143,13 @@ def run(as_json: bool) -> int:
             rows += 1
             wrong += not row["right"]
             if as_json:
-                print(json.dumps({"bench": "exactness", **row, "difference": repr(row["difference"])}))
+                print(json.dumps({"bench": "exactness", **row, "difference": repr(row["difference"])}), flush=True)
             else:
                 mark = "" if row["right"] else "  SILENT"
                 print("%-52s %-9s %-12s %.1e%s" % (row["case"], row["way"], row["said"], row["difference"], mark))
     except (RuntimeError, OSError) as error:
         print(f"bench: exactness: {error}", file=sys.stderr)
         return 1
-    print(f"{rows} rows, {wrong} different in silence" if not as_json else "", end="" if as_json else "\n")
+    if not as_json:
+        print(f"{rows} rows, {wrong} different in silence")
     return 1 if wrong else 0
