@@ -29,8 +29,10 @@ class _Finder:
         self._busy = True
         try:
             spec = None
-            for finder in list(sys.meta_path):
-                if finder is self or not hasattr(finder, "find_spec"):
+            finders = list(sys.meta_path)
+            # Only those behind us: who stands in front has asked us, and would wrap the same loader twice.
+            for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
+                if not hasattr(finder, "find_spec"):
                     continue
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
