@@ -21,8 +21,8 @@ options = parser.parse_args()
 paddle.set_device("gpu")
 paddle.seed(7)
 widths = [1, 16, 16, 16, 8]
-layers = [[nn.Conv2D(a, b, 3, padding=1), nn.ReLU()] for a, b in zip(widths, widths[1:])]
-net = nn.Sequential(*sum(layers, []))
+pairs = zip(widths, widths[1:])
+net = nn.Sequential(*[layer for a, b in pairs for layer in (nn.Conv2D(a, b, 3, padding=1), nn.ReLU())])
 optimizer = paddle.optimizer.SGD(0.01, parameters=net.parameters())
 driver = ctypes.CDLL("libcuda.so.1")
 driver.simgpu_used.restype = ctypes.c_uint64
