@@ -230,7 +230,9 @@ static int make_parents(char *path) {
     if (saved != '/' && saved != '\0')
       continue;
     *slash = '\0';
-    int failed = mkdir(path, 0700) != 0 && errno != EEXIST && stat(path, &status) != 0 ? errno : 0;
+    int failed = mkdir(path, 0700) != 0 && errno != EEXIST ? errno : 0;
+    if (failed && stat(path, &status) == 0) /* there, and on a disk where even that is no EEXIST */
+      failed = 0;
     *slash = saved;
     if (failed)
       return -failed;

@@ -153,6 +153,22 @@ TEST(what_stands_in_the_way_is_an_error) {
   CHECK(bsg_runfolder_append(&folder, "x\n", 2) < 0);
 }
 
+TEST(why_a_parent_cannot_be_made_is_said) {
+  char path[400];
+  int error;
+
+  fixture_open(BSG_MODE_GUARD);
+  CHECK_INT(chmod(fixture.root, 0555), 0);
+  snprintf(path, sizeof(path), "%s/a/b", fixture.root);
+  if (geteuid() == 0)
+    CHECK_INT(seteuid(65534), 0);
+  error = make(path, -1);
+  if (getuid() == 0)
+    CHECK_INT(seteuid(0), 0);
+  CHECK_INT(chmod(fixture.root, 0700), 0);
+  CHECK_INT(error, -EACCES); /* what mkdir() said, not that there is no such folder */
+}
+
 TEST(a_link_in_place_of_a_file_is_not_followed) {
   char target[400];
 
