@@ -32,9 +32,9 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
             return None
         # One at a time: what another thread's backward leaves at its leaves for a moment is not ours to run on.
         with one_backward:
-            aside = gradients.HooksAside(p for call in calls for p in call.parameters)
+            aside = gradients.HooksAside()
             try:
-                _through(calls, tensors, grads, retain_graph, rest)
+                _through(calls, tensors, grads, retain_graph, rest, aside)
                 with inside():
                     aside.settle(rest)
             except BaseException:
@@ -48,8 +48,9 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
         runtime.library.set_phase(native.OTHER if phase_before == native.LOSS else phase_before)
 
 
-def _through(calls, tensors, grads, retain_graph, rest):
+def _through(calls, tensors, grads, retain_graph, rest, aside):
     reach = Reach(tensors)
+    aside.add(_reached_twice(calls, reach))
     leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
     if reach.known and (is_done(reach) or any(call.consumed and _reached(call, reach) for call in calls)):
         _refuse_second(tensors[0])
@@ -64,7 +65,7 @@ def _through(calls, tensors, grads, retain_graph, rest):
         if call.consumed:
             call.clear_seeds()
             _refuse_second(tensors[0])
-        joints = _inner_part(call, seeds, retain_graph, rest)
+        joints = _inner_part(call, seeds, retain_graph, rest, aside)
         if joints:
             earlier = calls[: calls.index(call)]
             keep = retain_graph or any(other.inner is not None or other.hands_on for other in earlier)
@@ -75,6 +76,16 @@ def _through(calls, tensors, grads, retain_graph, rest):
         if not retain_graph:
             call.consume(reach.known)
     return None
+
+
+def _reached_twice(calls, reach):
+    """Parameters whose gradient may come from more than one side: of two calls, or of a call and what the user built."""
+    seen = set()
+    for call in calls:
+        for parameter in call.parameters:
+            if gradients.has_hooks(parameter) and (id(parameter) in seen or parameter in reach):
+                yield parameter
+            seen.add(id(parameter))
 
 
 def _reached(call, reach):
@@ -122,7 +133,7 @@ def _give_back(failure, phase):
     failure.throw()
 
 
-def _inner_part(call, seeds, retain_graph, rest):
+def _inner_part(call, seeds, retain_graph, rest, aside):
     """From the leaves through the call; returns [(input, gradient)] for its inputs that need one."""
     failure = None
     if call.inner is not None:
@@ -140,6 +151,7 @@ def _inner_part(call, seeds, retain_graph, rest):
     why = call.changed_since()
     if why is not None:
         _cannot_recompute(call, why)
+    aside.add(call.parameters)
     while True:
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None:

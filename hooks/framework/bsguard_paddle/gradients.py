@@ -138,6 +138,11 @@ def _hooks_of(parameter):
     return [hook for hook in known[1] if not hook.removed]
 
 
+def has_hooks(parameter):
+    """True if gradient hooks are registered on this parameter."""
+    return bool(_hooks_of(parameter))
+
+
 class HooksAside:
     """Gradient hooks of some parameters, kept from firing while a backward reaches them in more than one piece.
 
@@ -145,17 +150,19 @@ class HooksAside:
     each hook sees the whole of it, once.
     """
 
-    def __init__(self, parameters):
+    def __init__(self):
         self._kept = []
-        seen = set()
+
+    def add(self, parameters):
+        """Sets aside the hooks of these from here on."""
+        known = {id(kept.parameter) for kept in self._kept}
         for parameter in parameters:
-            hooks = [] if id(parameter) in seen else _hooks_of(parameter)
-            seen.add(id(parameter))
+            hooks = [] if id(parameter) in known else _hooks_of(parameter)
             grad = grad_of(parameter) if hooks else None
             if hooks and not (grad is not None and grad.is_selected_rows()):  # of these Paddle has no copy
+                known.add(id(parameter))
                 self._kept.append(_Kept(parameter, hooks))
-        for kept in self._kept:
-            kept.begin()
+                self._kept[-1].begin()
 
     def _put_back(self):
         kept, self._kept = self._kept, []
