@@ -6,7 +6,7 @@ and the call is tried again. What the loss itself needs is a floor that no chunk
 """
 
 from . import native
-from .call import pending
+from .call import one_backward, pending
 from .oom import Failure, is_oom
 from .rescue import shrink
 from .runtime import original_call
@@ -26,7 +26,10 @@ def guard(function, args, kwargs):
             if not is_oom(error) or not holds_graphs():
                 raise
             failure = Failure(error)
-        drop_one(failure, native.LOSS)
+        # Another thread's backward may be running through the newest of them; what it frees serves as well.
+        with one_backward:
+            if holds_graphs():
+                drop_one(failure, native.LOSS)
         failure = None
 
 

@@ -88,3 +88,46 @@ def test_a_layer_whose_first_parameter_is_on_the_host(run_job):
     )
     assert job.returncode == 0, job
     assert job.events_of("applied"), job
+
+
+def test_two_trainings_in_two_threads(run_job):
+    """Each comes to the weights that it has alone, with one device too small for both."""
+    script = """
+        import sys
+        import threading
+        import numpy as np
+        import paddle
+        import paddle.nn as nn
+        import paddle.nn.functional as F
+        paddle.set_device("gpu")
+        paddle.set_default_dtype("float64")
+        paddle.seed(7)
+
+        def make():
+            layers = [nn.Conv2D(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2D(8, 8, 3, padding=1), nn.ReLU()]
+            return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 256, 10))
+
+        def train(net, seed):
+            random = np.random.RandomState(seed)
+            optimizer = paddle.optimizer.Momentum(0.01, parameters=net.parameters())
+            for _ in range(6):
+                images = paddle.to_tensor(random.rand(64, 1, 16, 16))
+                F.cross_entropy(net(images), paddle.to_tensor(random.randint(0, 10, (64, 1)))).backward()
+                optimizer.step()
+                optimizer.clear_grad()
+
+        nets = [make(), make()]
+        threads = [threading.Thread(target=train, args=each) for each in zip(nets, (1, 2))]
+        for thread in threads:
+            thread.start()
+            if sys.argv[1] == "apart":
+                thread.join()
+        for thread in threads:
+            thread.join()
+        print([["%.9f" % float(p.abs().sum()) for p in net.parameters()] for net in nets])
+        """
+    alone = run_job(script, "apart", preload=False)
+    both = run_job(script, "together", memory="6MiB")
+    assert alone.returncode == 0 and both.returncode == 0, both
+    assert both.events_of("applied"), both
+    assert both.stdout == alone.stdout, both
