@@ -262,7 +262,7 @@ int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where 
         p->config.evidence.memory(p->config.evidence.context, i, &memory) == 0)
       note_peak(p, i, memory.peak_bytes);
   if (p->totals.ooms) {
-    const struct bsg_snapshot *oom = p->unrescued.taken ? &p->unrescued : &p->latest;
+    struct bsg_snapshot *oom = p->unrescued.taken ? &p->unrescued : &p->latest;
     if (oom->taken)
       bsg_state_report(p, now, oom, "end");
   }

@@ -24,6 +24,8 @@ struct bsg_evidence {
   int (*site)(void *context, uint32_t site, struct bsg_site_fact *out);
   /* "name+0x12 (file)" of a code address into `out`; returns the length. */
   int (*symbol)(void *context, uint64_t pc, char *out, size_t room);
+  /* Who else holds memory of a device; asked only where a report is written. Not 0: nobody can say. */
+  int (*others)(void *context, int device, struct bsg_others_fact *out);
 };
 
 struct bsg_policy_config {

@@ -134,7 +134,7 @@ void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record 
   }
 }
 
-int bsg_state_report(struct bsg_policy *p, struct bsg_when now, const struct bsg_snapshot *oom, const char *why) {
+int bsg_state_report(struct bsg_policy *p, struct bsg_when now, struct bsg_snapshot *oom, const char *why) {
   const struct bsg_device_state *device = bsg_state_device(p, oom->oom.trigger.device);
   struct bsg_report *report = &p->report;
   int error;
@@ -156,6 +156,7 @@ int bsg_state_report(struct bsg_policy *p, struct bsg_when now, const struct bsg
                                 .reason_count = p->reason_count,
                                 .totals = p->totals,
                                 .evidence = &p->config.evidence};
+  bsg_report_ask_others(oom, &p->config.evidence);
   bsg_report_complete(report);
   error = bsg_report_write(report, &p->folder);
   bsg_state_wrote(p, "report.txt", error);

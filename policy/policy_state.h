@@ -122,7 +122,7 @@ void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record 
 void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device, bool only_met);
 
 /* Writes both reports and the event; 0 or the error. */
-int bsg_state_report(struct bsg_policy *p, struct bsg_when now, const struct bsg_snapshot *oom, const char *why);
+int bsg_state_report(struct bsg_policy *p, struct bsg_when now, struct bsg_snapshot *oom, const char *why);
 
 /* Answers a request.json, where there is one. */
 void bsg_state_answer_request(struct bsg_policy *p, struct bsg_when now);

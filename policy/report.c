@@ -115,7 +115,13 @@ static void advise_memory(struct bsg_report *report) {
                  " of the device are used but were not allocated by this process through the driver: other processes "
                  "on the device, or the driver's own. ");
     bsg_out_size(&out, trigger->bytes - report->free_bytes);
-    bsg_out_text(&out, " more would have been enough for this request; look with nvidia-smi who else is there.");
+    bsg_out_text(&out, " more would have been enough for this request");
+    if (!report->oom->has_others)
+      bsg_out_text(&out, "; look with nvidia-smi who else is there.");
+    else if (report->oom->others.count)
+      bsg_out_text(&out, "; the processes that NVML names are listed above.");
+    else
+      bsg_out_text(&out, "; NVML names no other process.");
     bsg_out_string(&out);
   }
 }
@@ -132,6 +138,17 @@ static void advise_reasons(struct bsg_report *report) {
     bsg_out_text(&out, ".");
     bsg_out_string(&out);
   }
+}
+
+void bsg_report_ask_others(struct bsg_snapshot *oom, const struct bsg_evidence *evidence) {
+  struct bsg_others_fact *others = &oom->others;
+
+  if (oom->others_asked)
+    return;
+  oom->others_asked = true;
+  oom->has_others = evidence->others && evidence->others(evidence->context, oom->oom.trigger.device, others) == 0;
+  if (others->listed > BSG_MAX_OTHERS)
+    others->listed = BSG_MAX_OTHERS;
 }
 
 void bsg_report_complete(struct bsg_report *report) {
@@ -162,6 +179,11 @@ void bsg_report_complete(struct bsg_report *report) {
     report->holders_bytes += oom->holders[i].bytes;
     add_site(report, oom->holders[i].site);
   }
+
+  report->others_bytes = 0;
+  for (int i = 0; oom->has_others && i < oom->others.listed; i++)
+    if (oom->others.list[i].bytes != BSG_BYTES_UNKNOWN)
+      report->others_bytes += oom->others.list[i].bytes;
 
   report->advice_count = 0;
   advise_floor(report);

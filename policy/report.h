@@ -39,6 +39,9 @@ struct bsg_snapshot {
   struct bsg_memory_fact memory;
   int holder_count;
   struct bsg_holder_fact holders[BSG_HOLDERS];
+  bool others_asked; /* when the first report of it was written, not when it was met */
+  bool has_others;
+  struct bsg_others_fact others;
 };
 
 /* A reason that an adapter gave for leaving a boundary alone. */
@@ -66,11 +69,15 @@ struct bsg_report {
   uint64_t capacity_bytes, free_bytes, live_bytes, peak_bytes; /* BSG_BYTES_UNKNOWN */
   uint64_t elsewhere_bytes; /* used on the device but not by the ledger: the driver's own and other processes */
   uint64_t holders_bytes;   /* of the listed allocations together */
+  uint64_t others_bytes;    /* of the listed processes together, where it is known of any */
   int site_count;
   uint32_t sites[BSG_REPORT_SITES]; /* each once; that of the failing request first */
   int advice_count;
   char advice[BSG_ADVICE_MOST][BSG_ADVICE_ROOM];
 };
+
+/* Asks once who else is on the device. */
+void bsg_report_ask_others(struct bsg_snapshot *oom, const struct bsg_evidence *evidence);
 
 /* Fills in what follows from the rest. Advice is given only where its condition was measured. */
 void bsg_report_complete(struct bsg_report *report);

@@ -106,6 +106,30 @@ static void holders_array(const struct bsg_report *report, struct bsg_json *json
   bsg_json_member_uint(json, "holders_bytes", report->holders_bytes);
 }
 
+static void others_object(const struct bsg_report *report, struct bsg_json *json) {
+  const struct bsg_others_fact *others = &report->oom->others;
+
+  bsg_json_key(json, "others");
+  if (!report->oom->has_others) {
+    bsg_json_null(json);
+    return;
+  }
+  bsg_json_object(json, BSG_JSON_LINES);
+  bsg_json_member_int(json, "total", others->count);
+  bsg_json_member_bool(json, "own_pid_seen", others->own_seen);
+  bsg_json_key(json, "processes");
+  bsg_json_array(json, BSG_JSON_LINES);
+  for (int i = 0; i < others->listed; i++) {
+    bsg_json_object(json, BSG_JSON_INLINE);
+    bsg_json_member_int(json, "pid", others->list[i].pid);
+    bsg_json_member_string(json, "name", known(others->list[i].name));
+    bsg_json_member_bytes(json, "bytes", others->list[i].bytes, BSG_BYTES_UNKNOWN);
+    bsg_json_end(json);
+  }
+  bsg_json_end(json);
+  bsg_json_end(json);
+}
+
 static void sites_array(const struct bsg_report *report, struct bsg_json *json) {
   bsg_json_key(json, "sites");
   bsg_json_array(json, BSG_JSON_LINES);
@@ -146,6 +170,7 @@ void bsg_report_json(const struct bsg_report *report, struct bsg_out *out) {
   run_members(report, &json);
   oom_object(report, &json);
   memory_object(report, &json);
+  others_object(report, &json);
   holders_array(report, &json);
   sites_array(report, &json);
   decisions_array(report, &json);

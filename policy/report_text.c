@@ -133,6 +133,39 @@ static void holders_section(const struct bsg_report *report, struct bsg_out *out
   }
 }
 
+static void others_section(const struct bsg_report *report, struct bsg_out *out) {
+  const struct bsg_others_fact *others = &report->oom->others;
+
+  bsg_out_text(out, report->oom->has_others && !others->own_seen ? "\nProcesses on the device"
+                                                                 : "\nOther processes on the device");
+  if (!report->oom->has_others) {
+    bsg_out_text(out, "\n  not asked (no NVML)\n");
+    return;
+  }
+  if (!others->count) {
+    bsg_out_text(out, "\n  none\n");
+    return;
+  }
+  bsg_out_format(out, " (%d", others->count);
+  if (others->listed < others->count)
+    bsg_out_format(out, ", the largest %d", others->listed);
+  bsg_out_text(out, ", together ");
+  bsg_out_size(out, report->others_bytes);
+  bsg_out_format(out, ")\n  %14s  %10s  %s\n", "bytes", "pid", "name");
+  for (int i = 0; i < others->listed; i++) {
+    const struct bsg_other_fact *other = &others->list[i];
+    if (other->bytes == BSG_BYTES_UNKNOWN)
+      bsg_out_format(out, "  %14s", "not known");
+    else
+      bsg_out_format(out, "  %14llu", (unsigned long long)other->bytes);
+    bsg_out_format(out, "  %10lld  ", (long long)other->pid);
+    bsg_out_clean(out, other->name[0] ? other->name : "not known", sizeof(other->name));
+    bsg_out_text(out, "\n");
+  }
+  if (!others->own_seen)
+    bsg_out_text(out, "  (not by the pids of this container, if it is one: one of these may be this process)\n");
+}
+
 static void sites_section(const struct bsg_report *report, struct bsg_out *out) {
   struct bsg_site_fact site;
   char frame[512];
@@ -188,6 +221,7 @@ void bsg_report_text(const struct bsg_report *report, struct bsg_out *out) {
   run_section(report, out);
   request_section(report, out);
   memory_section(report, out);
+  others_section(report, out);
   holders_section(report, out);
   sites_section(report, out);
   decisions_section(report, out);

@@ -83,6 +83,24 @@ struct bsg_holder_fact {
   int32_t kind; /* enum bsg_kind */
 };
 
+/* Another process that holds memory of a device. */
+struct bsg_other_fact {
+  int64_t pid;
+  uint64_t bytes; /* UINT64_MAX: not known */
+  char name[32];  /* "": not known */
+};
+
+#define BSG_MAX_OTHERS 16
+
+struct bsg_others_fact {
+  /* This process was among those that hold memory, under its own pid. If not, pids and memory are as a host outside of
+     our container or a server between us and the device sees them: one of the others may be this process. */
+  bool own_seen;
+  int count; /* of others; the largest are listed, largest first */
+  int listed;
+  struct bsg_other_fact list[BSG_MAX_OTHERS];
+};
+
 struct bsg_memory_fact {
   int device;
   uint64_t total_bytes, free_bytes, live_bytes, peak_bytes, step_peak_bytes;

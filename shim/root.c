@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "hooks/cuda/host.h"
+#include "hooks/cuda/others.h"
 #include "hooks/cuda/record.h"
 #include "hooks/cuda/sites.h"
 #include "hooks/cuda/symbols.h"
@@ -32,7 +33,7 @@ enum running { NOT_STARTED, ACTIVE, OFF };
 static struct {
   pthread_once_t once;
   _Atomic enum running running;
-  atomic_bool prepared; /* the unwinder */
+  atomic_bool prepared; /* the unwinder, and NVML */
   uint64_t memory_limit;
   char directory[PATH_MAX];
   char command[256];
@@ -100,6 +101,7 @@ void bsg_root_start(void) {
   /* Outside of it: the loader's lock may be held by a thread whose constructor waits here. */
   if (atomic_load(&state.running) == ACTIVE && !atomic_exchange(&state.prepared, true)) {
     bsg_sites_prepare();
+    bsg_others_prepare();
     bsg_log(BSG_LOG_DEBUG, "started, stacks by %s", bsg_sites_unwinder());
   }
 }
@@ -139,6 +141,11 @@ static int evidence_symbol(void *context, uint64_t pc, char *out, size_t room) {
   return bsg_symbols_name(pc, out, room);
 }
 
+static int evidence_others(void *context, int device, struct bsg_others_fact *out) {
+  (void)context;
+  return bsg_others_list(device, out);
+}
+
 static void say(int level, const char *line) {
   bsg_log(level == 0 ? BSG_LOG_NORMAL : BSG_LOG_DEBUG, "%s", line);
 }
@@ -167,7 +174,8 @@ static struct bsg_policy *create(void) {
       .evidence = {.memory = evidence_memory,
                    .holders = evidence_holders,
                    .site = evidence_site,
-                   .symbol = evidence_symbol},
+                   .symbol = evidence_symbol,
+                   .others = evidence_others},
       .say = say,
   };
   bsg_command_name(state.command, sizeof state.command);
@@ -249,6 +257,7 @@ static void on_device(const struct bsg_device_fact *fact) {
   struct bsg_policy *policy = bsg_root_lock();
   atomic_store(&state.used, true);
   if (policy) {
+    bsg_others_meet(fact->device);
     bsg_policy_device(policy, bsg_clock_now(), fact);
     bsg_root_unlock();
   }

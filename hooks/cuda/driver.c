@@ -20,6 +20,8 @@
   X(cuMemGetInfo_v2, PFN_cuMemGetInfo_v3020)                                                                           \
   X(cuDeviceGetName, PFN_cuDeviceGetName_v2000)                                                                        \
   X(cuDeviceTotalMem_v2, PFN_cuDeviceTotalMem_v3020)                                                                   \
+  X(cuDeviceGetPCIBusId, PFN_cuDeviceGetPCIBusId_v4010)                                                                \
+  X(cuDeviceGetUuid_v2, PFN_cuDeviceGetUuid_v11040)                                                                    \
   X(cuDriverGetVersion, PFN_cuDriverGetVersion_v2020)                                                                  \
   X(cuStreamGetCtx, PFN_cuStreamGetCtx_v9020)                                                                          \
   X(cuStreamGetCtx_ptsz, PFN_cuStreamGetCtx_v9020_ptsz)                                                                \
@@ -144,6 +146,25 @@ void bsg_driver_describe(int device, struct bsg_device_fact *out) {
   if (get_total && get_total(&total, device) == CUDA_SUCCESS)
     out->total_bytes = total;
   out->driver_version = bsg_driver_version();
+}
+
+int bsg_driver_bus(int device, char *out, size_t room) {
+  fn_cuDeviceGetPCIBusId get = FIND(cuDeviceGetPCIBusId);
+  if (!get || get(out, (int)room, device) != CUDA_SUCCESS) {
+    out[0] = '\0';
+    return -ENODEV;
+  }
+  out[room - 1] = '\0';
+  return 0;
+}
+
+int bsg_driver_uuid(int device, unsigned char out[16]) {
+  fn_cuDeviceGetUuid_v2 get = FIND(cuDeviceGetUuid_v2);
+  CUuuid uuid;
+  if (!get || get(&uuid, device) != CUDA_SUCCESS)
+    return -ENODEV;
+  memcpy(out, uuid.bytes, sizeof uuid.bytes);
+  return 0;
 }
 
 CUcontext bsg_driver_stream_context(CUstream stream, bool per_thread) {

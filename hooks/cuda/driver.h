@@ -6,6 +6,7 @@
 #define BSG_CUDA_DRIVER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "hooks/cuda/api.h"
@@ -26,6 +27,12 @@ int bsg_driver_memory(int device, CUcontext context, uint64_t *free_bytes, uint6
 
 /* Name, capacity before any limit, driver version. */
 void bsg_driver_describe(int device, struct bsg_device_fact *out);
+
+/* PCI address, "0000:65:00.0"; -ENODEV: not known. */
+int bsg_driver_bus(int device, char *out, size_t room);
+
+/* UUID of a device, or of the instance of one that it is (MIG); -ENODEV: not known. */
+int bsg_driver_uuid(int device, unsigned char out[16]);
 
 /* 13000 is 13.0; 0: not known. */
 int bsg_driver_version(void);

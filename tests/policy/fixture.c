@@ -46,6 +46,15 @@ static int holders(void *context, int device, struct bsg_holder_fact *out, int r
   return count;
 }
 
+static int others(void *context, int device, struct bsg_others_fact *out) {
+  (void)context, (void)device;
+  fixture.others_asked++;
+  if (fixture.no_others)
+    return -1;
+  *out = fixture.others;
+  return 0;
+}
+
 static int site(void *context, uint32_t number, struct bsg_site_fact *out) {
   (void)context;
   if (number >= 1000)
@@ -93,13 +102,14 @@ void fixture_open(enum bsg_mode mode) {
                                             .peak_bytes = 22 * GIB,
                                             .step_peak_bytes = 22 * GIB,
                                             .live_count = 100};
+  fixture.others.own_seen = true;
   fixture.config = (struct bsg_policy_config){
       .mode = mode,
       .directory = fixture.parent,
       .pid = 4711,
       .rank = -1,
       .command = "train.py",
-      .evidence = {.memory = memory, .holders = holders, .site = site, .symbol = symbol},
+      .evidence = {.memory = memory, .holders = holders, .site = site, .symbol = symbol, .others = others},
       .say = say,
   };
   create();

@@ -26,6 +26,9 @@ struct fixture {
   int holder_count;
   struct bsg_holder_fact holders[16];
   int holders_asked;
+  bool no_others; /* nobody can say */
+  struct bsg_others_fact others;
+  int others_asked;
   uint64_t freed_bytes;
 };
 

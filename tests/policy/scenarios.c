@@ -20,6 +20,12 @@ static void begin(const char *name, enum bsg_mode mode, int rank, bool adapter) 
     bsg_policy_attach(fixture.policy, now(), "paddle 3.3.1", NULL);
   bsg_policy_unhooked(fixture.policy, now(), "cuMemCreate", 14000);
   use_device(0);
+  fixture.others = (struct bsg_others_fact){
+      .own_seen = true,
+      .count = 2,
+      .listed = 2,
+      .list = {{.pid = 77, .bytes = GIB, .name = "python3"}, {.pid = 78, .bytes = UINT64_MAX}}};
+  fixture.no_others = rank >= 0;
   fixture.holder_count = 3;
   for (int i = 0; i < 3; i++)
     fixture.holders[i] = (struct bsg_holder_fact){

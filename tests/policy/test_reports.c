@@ -112,6 +112,93 @@ TEST(advice_at_the_floor) {
   CHECK(!strstr(text, "in pieces"));
 }
 
+static void others(bool own_seen, int count) {
+  fixture.others = (struct bsg_others_fact){.own_seen = own_seen, .count = count};
+  for (int i = 0; i < count && i < BSG_MAX_OTHERS; i++) {
+    fixture.others.list[i] = (struct bsg_other_fact){.pid = 900 + i, .bytes = (uint64_t)(200 - i) * MIB};
+    fixture.others.listed++;
+  }
+}
+
+static void die_with_others(void) {
+  boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
+  refuse(64 * MIB, 7);
+  CHECK_INT(fixture.others_asked, 0); /* never where memory is asked for */
+  terminal(32, BSG_PHASE_FORWARD, BSG_EXACT);
+  CHECK_INT(fixture.others_asked, 0);
+  unrescued(BSG_PHASE_FORWARD);
+  CHECK_INT(fixture.others_asked, 1);
+}
+
+TEST(other_processes_are_listed) {
+  fixture_start(BSG_MODE_GUARD);
+  others(true, 3);
+  strcpy(fixture.others.list[0].name, "py\x1bthon3");
+  fixture.others.list[2].bytes = UINT64_MAX;
+  die_with_others();
+  const char *text = read_file("report.txt"), *json = read_file("report.json");
+  CHECK_HAS(text, "\nOther processes on the device (3, together 399.0 MiB)\n"
+                  "           bytes         pid  name\n"
+                  "       209715200         900  py thon3\n"
+                  "       208666624         901  not known\n"
+                  "       not known         902  not known\n\n");
+  CHECK_HAS(text, "not in the ledger     480.0 MiB (503316480)\n"); /* and in no figure of ours */
+  CHECK_HAS(text, "; the processes that NVML names are listed above.");
+  CHECK(!strstr(text, "nvidia-smi"));
+  CHECK_HAS(json, "\"total\": 3,");
+  CHECK_HAS(json, "\"own_pid_seen\": true,");
+  CHECK_HAS(json, "{\"pid\": 901, \"name\": null, \"bytes\": 208666624}");
+  CHECK_HAS(json, "{\"pid\": 902, \"name\": null, \"bytes\": null}");
+}
+
+TEST(of_many_other_processes_the_first_are_listed) {
+  fixture_start(BSG_MODE_GUARD);
+  others(true, 40);
+  die_with_others();
+  CHECK_HAS(read_file("report.txt"), "\nOther processes on the device (40, the largest 16, together ");
+  CHECK_HAS(read_file("report.txt"), "         915  not known\n\n");
+  CHECK_HAS(read_file("report.json"), "\"total\": 40,");
+}
+
+TEST(the_end_keeps_who_else_was_there) {
+  fixture_start(BSG_MODE_GUARD);
+  others(true, 1);
+  die_with_others();
+  others(true, 0);
+  stop();
+  CHECK_INT(events_of("report"), 2);
+  CHECK_INT(fixture.others_asked, 1);
+  CHECK_HAS(read_file("report.txt"), "\nOther processes on the device (1, together 200.0 MiB)\n");
+}
+
+TEST(nobody_else_is_there) {
+  fixture_start(BSG_MODE_GUARD);
+  die_with_others();
+  CHECK_HAS(read_file("report.txt"), "\nOther processes on the device\n  none\n");
+  CHECK_HAS(read_file("report.txt"), "; NVML names no other process.");
+  CHECK_HAS(read_file("report.json"), "\"processes\": []");
+}
+
+TEST(nobody_can_say_who_else_is_there) {
+  fixture_start(BSG_MODE_GUARD);
+  fixture.no_others = true;
+  die_with_others();
+  CHECK_HAS(read_file("report.txt"), "\nOther processes on the device\n  not asked (no NVML)\n");
+  CHECK_HAS(read_file("report.txt"), "look with nvidia-smi who else is there.");
+  CHECK_HAS(read_file("report.json"), "\"others\": null,");
+}
+
+TEST(pids_of_a_host_are_not_taken_for_others) {
+  fixture_start(BSG_MODE_GUARD);
+  others(false, 1);
+  die_with_others();
+  const char *text = read_file("report.txt");
+  CHECK_HAS(text, "\nProcesses on the device (1, together 200.0 MiB)\n");
+  CHECK(!strstr(text, "Other processes"));
+  CHECK_HAS(text, "one of these may be this process)\n");
+  CHECK_HAS(read_file("report.json"), "\"own_pid_seen\": false,");
+}
+
 TEST(no_advice_without_its_condition) {
   fixture_start(BSG_MODE_GUARD);
   fixture.memory.live_bytes = fixture.memory.total_bytes - fixture.memory.free_bytes; /* nobody else is there */
