@@ -3,6 +3,7 @@
 import weakref
 
 from . import proof
+from .call import one_backward
 from .runtime import device_of, inside, runtime
 from .state import batch_norms, layer_form
 
@@ -76,7 +77,8 @@ class Site:
             seen.add(numbers)
             fresh = len(seen) <= _NUMBERS_PROVEN or not len(seen) & (len(seen) - 1)
         if known is None or (known.why is None and (fresh or smallest < known.smallest)):
-            with inside():
+            # The generators are the whole process's: two trials at once would take each other's draws for their own.
+            with one_backward, inside():
                 known = proof.prove(self.layer(), inputs, mode, smallest)
             self._proofs[key] = known
         return known
