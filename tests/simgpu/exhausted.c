@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "create_context.h"
 #include "driver/simgpu.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -393,7 +394,7 @@ static CUresult library(void) {
 
 static CUresult context(void) {
   CUcontext made;
-  CUresult result = TRY(cuCtxCreate(&made, 0, 0));
+  CUresult result = TRY(create_context(&made));
   if (!result)
     SURE(cuCtxDestroy, made);
   return result;

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "create_context.h"
 #include "driver/simgpu.h"
 
 #define REPEATS 16
@@ -260,7 +261,7 @@ ACT(module_load, SURE(cuModuleLoadData, &i->module, "image"));
 ACT(module_unload, SURE(cuModuleUnload, i->module));
 ACT(library_load, SURE(cuLibraryLoadData, &i->library, "image", NULL, NULL, 0, NULL, NULL, 0));
 ACT(library_unload, SURE(cuLibraryUnload, i->library));
-ACT(context_create, SURE(cuCtxCreate, &i->context, 0, 0); SURE(cuCtxPopCurrent, &i->context));
+ACT(context_create, SURE(create_context, &i->context); SURE(cuCtxPopCurrent, &i->context));
 ACT(context_destroy, SURE(cuCtxDestroy, i->context));
 ACT(context_ask, unsigned version; SURE(cuCtxGetApiVersion, shared.context, &version));
 ACT(context_synchronize, SURE(cuCtxSynchronize));
@@ -473,7 +474,7 @@ int main(void) {
   pthread_t threads[2];
   SURE(cuInit, 0);
   SURE(cuDevicePrimaryCtxRetain, &shared.primary, 0);
-  SURE(cuCtxCreate, &shared.context, 0, 0);
+  SURE(create_context, &shared.context);
   SURE(cuCtxSetCurrent, shared.primary);
   SURE(cuStreamCreate, &shared.stream, CU_STREAM_NON_BLOCKING);
   SURE(cuEventCreate, &shared.event, 0);

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "create_context.h"
 #include "driver/simgpu.h"
 
 #define MEETINGS 4
@@ -171,7 +172,7 @@ static CUresult make_context(struct item *item, uint64_t size) {
   CUarray array;
   CUmodule module;
   CUDA_ARRAY_DESCRIPTOR desc = {size % 100 + 1, 10, CU_AD_FORMAT_FLOAT, 1};
-  CUresult result = cuCtxCreate(&context, 0, 0);
+  CUresult result = create_context(&context);
   item->bytes = 0;
   if (result)
     return result;
