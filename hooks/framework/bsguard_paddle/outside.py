@@ -8,6 +8,8 @@ names (a C extension's state, a file) is not found. Depends on Paddle through ru
 """
 
 import collections
+import functools
+import os
 import random
 import sys
 import sysconfig
@@ -28,7 +30,7 @@ _CONTAINERS = (
 )
 _LARGEST_ARRAY = 1 << 20  # bytes; of larger ones only a few entries are compared
 _OWN_OF_LAYERS = frozenset(("_parameters", "_buffers", "_sub_layers", "_full_name", "_helper", "_op_recorder"))
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class Outside:
@@ -228,7 +230,22 @@ def _is_installed(module_name):
     path = getattr(sys.modules.get(module_name), "__file__", None)
     if path is None:
         return top in sys.builtin_module_names
-    return path.startswith(_INSTALLED)
+    return path.startswith(_installed_folders(tuple(sys.path)))
+
+
+@functools.lru_cache(maxsize=4)
+def _installed_folders(search):
+    """Where packages are installed: the standard places, a user's or a system's, and folders made by pip --target."""
+    found = list(_STANDARD)
+    for folder in search:
+        try:
+            names = os.listdir(folder) if folder else []
+        except OSError:
+            continue  # an archive, or not there
+        standard = os.path.basename(folder) in ("site-packages", "dist-packages")
+        if standard or any(name.endswith(".dist-info") for name in names):
+            found.append(folder.rstrip(os.sep) + os.sep)
+    return tuple(found)
 
 
 def _read(owner, key):
