@@ -6,6 +6,7 @@
  *   option=NAME   prints what bsg_option() says
  *   step          ends a training step
  *   attach        takes charge, as an adapter does
+ *   unrescued     gives up, as an adapter does whose OOM could not be saved
  *   close2        closes descriptor 2
  *   load=FILE     loads a library
  *   exit=N        ends with N
@@ -46,6 +47,9 @@ int main(int argc, char **argv) {
       printf("step %lld\n", (long long)((int64_t(*)(int, uint64_t))optional("bsg_step"))(0, 0));
     else if (strcmp(word, "attach") == 0)
       printf("attach %d\n", ((int (*)(const char *, const char *))optional("bsg_attach"))("loop 1", NULL));
+    else if (strcmp(word, "unrescued") == 0)
+      printf("unrescued %d\n",
+             ((int (*)(int, int, const char *))optional("bsg_unrescued"))(0, BSG_PHASE_FORWARD, NULL));
     else if (strcmp(word, "close2") == 0)
       close(STDERR_FILENO);
     else if (strncmp(word, "load=", 5) == 0)

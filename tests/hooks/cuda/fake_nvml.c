@@ -1,8 +1,11 @@
-/* fake_nvml.c - an NVML that has one device, at 0000:65:00.0, and says what a test told it to. With FAKE_NVML_EMPTY: a
- * library of that name without any of its entries. */
+/* fake_nvml.c - an NVML that has one device, the first of the simulated GPU, and says what a test told it to: under
+ * FAKE_NVML_FAMILY, that a process has 1 GiB of it and its parent 2. With FAKE_NVML_EMPTY: a library of that name
+ * without any of its entries. */
 #include "fake_nvml.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef FAKE_NVML_EMPTY
 
@@ -27,6 +30,13 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, v
 
 EXPORT int nvmlInit_v2(void) {
   fake_nvml.starts++;
+  if (getenv("FAKE_NVML_FAMILY")) {
+    fake_nvml.count = 2;
+    fake_nvml.pid[0] = (unsigned int)getpid();
+    fake_nvml.bytes[0] = 1 << 30;
+    fake_nvml.pid[1] = (unsigned int)getppid();
+    fake_nvml.bytes[1] = (unsigned long long)2 << 30;
+  }
   if (fake_nvml.broken)
     return LIBRARY_MISMATCH;
   fake_nvml.started++;
@@ -47,7 +57,7 @@ static int find(const char *name, const char *wanted, bool there, void **device)
 }
 
 EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *name, void **device) {
-  return find(name, "0000:65:00.0", !fake_nvml.mig, device);
+  return find(name, "0000:01:00.0", !fake_nvml.mig, device);
 }
 
 EXPORT int nvmlDeviceGetHandleByUUID(const char *name, void **device) {
