@@ -6,6 +6,8 @@
 
 #include "policy/policy_state.h"
 
+#define UNRESCUED_LINES 3 /* said to the user in one run */
+
 static bool valid_device(int device) {
   return device >= 0 && device < BSG_MAX_DEVICES;
 }
@@ -271,7 +273,10 @@ int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, 
     bsg_out_clean(&line, p->folder.path, 400);
     bsg_out_text(&line, "/report.txt");
   }
-  bsg_state_say(p, 0, &line);
+  if (p->totals.unrescued == UNRESCUED_LINES)
+    bsg_out_text(&line, "; further ones are told in events.jsonl only");
+  if (p->totals.unrescued <= UNRESCUED_LINES) /* a loop may catch the error and go on, for ever */
+    bsg_state_say(p, 0, &line);
   return 0;
 }
 

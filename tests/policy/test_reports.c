@@ -39,6 +39,17 @@ static void die_at_the_floor(void) {
   bsg_policy_unrescued(fixture.policy, now(), 0, NULL, (struct bsg_where){117, BSG_PHASE_BACKWARD});
 }
 
+/* A loop that catches the error and goes on is not told of each. */
+TEST(few_lines_for_many) {
+  fixture_start(BSG_MODE_GUARD);
+  for (int i = 0; i < 20; i++) {
+    refuse(64 * MIB, 7);
+    unrescued(BSG_PHASE_OTHER);
+  }
+  CHECK(fixture.line_count == 3);
+  CHECK_HAS(last_line(), "further ones are told in events.jsonl only");
+}
+
 TEST(text_says_it_all) {
   die_at_the_floor();
   const char *text = read_file("report.txt");
