@@ -51,6 +51,8 @@ class Failure:
         self.line = ((told or lines or [type(error).__name__])[0])[:300]
         # The lines of the traceback stay for the user's screen; what its frames held goes.
         traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            frame.f_locals  # noqa: B018 - what locals() gave stays with its frame until it is asked again, now of nothing
         error.__context__ = None
 
     def throw(self):
