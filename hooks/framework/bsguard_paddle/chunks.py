@@ -1,7 +1,7 @@
 """Running a call in chunks: forward without a graph, and backward chunk by chunk with a second forward."""
 
 from . import aside, gradients, tree
-from .proof import CONCATENATED, CONSTANT, TOLERANCE_DOUBLE, TOLERANCE_HALF, TOLERANCE_SINGLE
+from .outputs import CONCATENATED, CONSTANT, TOLERANCE_DOUBLE, TOLERANCE_HALF, TOLERANCE_SINGLE
 from .runtime import inside, is_tensor, original_call, runtime
 from .state import BatchNormStatistics, RandomState, without_autocast
 
