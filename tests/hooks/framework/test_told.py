@@ -1,5 +1,14 @@
 """What cannot be met is told in a line that names the way out, and in the report."""
 
+import importlib.metadata
+
+import pytest
+
+# On the simulated GPU, Paddle 2.6 runs static graphs otherwise and cannot give its cache back: neither job runs out there.
+needs_3 = pytest.mark.skipif(
+    importlib.metadata.version("paddlepaddle").startswith("2."), reason="these jobs do not run out of memory on Paddle 2.6"
+)
+
 STATIC = """
     import numpy as np, paddle, paddle.nn as nn
 
@@ -34,6 +43,7 @@ DISARMED = """
 """
 
 
+@needs_3
 def test_a_static_graph(run_job):
     plain = run_job(STATIC, memory="32MiB", preload=False)
     job = run_job(STATIC, memory="32MiB")
@@ -42,6 +52,7 @@ def test_a_static_graph(run_job):
     assert "static graph is not split" in (job.run / "report.txt").read_text()
 
 
+@needs_3
 def test_a_step_that_was_not_prepared(run_job):
     job = run_job(DISARMED, memory="256MiB")
     assert job.returncode == 1 and "MemoryError" in job.stderr, job
