@@ -18,7 +18,7 @@ def test_a_step_leaves_nothing_behind(run_job, arm, memory):
     job = run_job(JOB, env={"BSGUARD_ARM": arm}, memory=memory)
     assert job.returncode == 0, job
     device, resident = job.result
-    assert device == 0, job
+    assert device <= 0, job
     # The nodes of one graph are more than this; what little Paddle's own caches of the host still grow is less.
     assert resident < 36 << 10, job
     assert bool(job.events_of("applied")) == (memory == "3200000"), job
