@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "policy/out.h"
+#include "policy/status.h"
 
 #define EVENTS "events.jsonl"
 #define MOST_COLLISIONS 64
@@ -28,7 +29,7 @@ void bsg_runfolder_init(struct bsg_runfolder *folder) {
 /* ---- descriptors ---- */
 
 static bool still_ours(const struct bsg_handle *handle, struct stat *status) {
-  return handle->fd >= 0 && fstat(handle->fd, status) == 0 && status->st_dev == handle->device &&
+  return handle->fd >= 0 && bsg_status_of(handle->fd, status) == 0 && status->st_dev == handle->device &&
          status->st_ino == handle->inode;
 }
 
@@ -44,7 +45,7 @@ static void close_ours(struct bsg_handle *handle) {
 static int check_private(int fd, struct bsg_handle *handle) {
   struct stat status;
 
-  if (fstat(fd, &status) != 0)
+  if (bsg_status_of(fd, &status) != 0)
     return -errno;
   if (status.st_uid != geteuid() || (status.st_mode & 077) != 0)
     return -EPERM;
@@ -134,7 +135,7 @@ int bsg_runfolder_append(struct bsg_runfolder *folder, const char *line, size_t 
     error = check_private(fd, &handle);
     if (!error && !first && (handle.device != folder->events.device || handle.inode != folder->events.inode))
       error = -ENOENT; /* not the file that we began */
-    if (!error && fstat(fd, &status) != 0)
+    if (!error && bsg_status_of(fd, &status) != 0)
       error = -errno;
     if (error) {
       close(fd);
@@ -223,7 +224,7 @@ static int absolute(const char *path, char *out, size_t room) {
 static int make_parents(char *path) {
   struct stat status;
 
-  if (stat(path, &status) == 0)
+  if (bsg_status_at(path, &status) == 0)
     return S_ISDIR(status.st_mode) ? 0 : -ENOTDIR;
   for (char *slash = path + 1;; slash++) {
     char saved = *slash;
@@ -231,7 +232,7 @@ static int make_parents(char *path) {
       continue;
     *slash = '\0';
     int failed = mkdir(path, 0700) != 0 && errno != EEXIST ? errno : 0;
-    if (failed && stat(path, &status) == 0) /* there, and on a disk where even that is no EEXIST */
+    if (failed && bsg_status_at(path, &status) == 0) /* there, and on a disk where even that is no EEXIST */
       failed = 0;
     *slash = saved;
     if (failed)
@@ -347,7 +348,7 @@ ssize_t bsg_runfolder_take(struct bsg_runfolder *folder, const char *name, bool 
     result = -errno;
     goto remove;
   }
-  if (fstat(fd, &status) != 0) {
+  if (bsg_status_of(fd, &status) != 0) {
     result = -errno;
   } else if (!S_ISREG(status.st_mode)) {
     result = S_ISDIR(status.st_mode) ? -EISDIR : -EINVAL;
