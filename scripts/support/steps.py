@@ -24,18 +24,19 @@ class Failed(Exception):
 
 
 class Steps:
-    """The steps of one set-up, and its log, which lies in `folder`."""
+    """The steps of one command called `name`, and its log, NAME.log, which lies in `folder`."""
 
-    def __init__(self, folder: Path = BUILD) -> None:
+    def __init__(self, folder: Path = BUILD, name: str = "setup") -> None:
         self.said_any = False
-        self.log_path = folder / "setup.log"
+        self.name = name
+        self.log_path = folder / f"{name}.log"
         folder.mkdir(exist_ok=True)
         self._log = open(self.log_path, "w", encoding="utf-8", errors="replace")  # noqa: SIM115 - lives as long as we do
 
     def say(self, text: str) -> None:
         """One line to the screen and the log."""
         self.said_any = True
-        print(f"setup: {text}", file=sys.stderr, flush=True)
+        print(f"{self.name}: {text}", file=sys.stderr, flush=True)
         self._write(f"== {text}\n")
 
     def run(
