@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-SCHEMAS = Path(__file__).parent / "schemas"
+SCHEMAS = Path(__file__).parents[2] / "docs" / "formats"
 SCENARIOS = ("quiet", "rescued", "unrescued", "evaluation", "inferred", "requests", "observed", "rank")
 
 # The fields of each event after schema, seq, type, time and mono_ns, in the order that is documented.
@@ -36,7 +36,7 @@ CONTROL_FIELDS = (
 
 
 def validator(name: str) -> jsonschema.Draft202012Validator:
-    """The validator of tests/policy/schemas/NAME.schema.json."""
+    """The validator of docs/formats/NAME.schema.json."""
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
