@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -221,8 +222,117 @@ def run_job(build: Path, library: Path, tmp_path: Path):
     return run
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+@pytest.fixture
+def run_ranks(build: Path, library: Path, tmp_path: Path):
+    """Runs a Python script as the ranks of one job, each on a simulated GPU of its own, as paddle.distributed.launch
+    would start them.
+
+    run_ranks(script, *arguments, ranks=2, memory="256MiB", preload=True, env=None, rank_env=None, simgpu=(),
+    timeout=150, name=None, kill=None) -> [Job] by rank
+
+    As run_job, and: rank_env: {rank: further environment}. kill: (rank, text): that rank gets SIGKILL as soon as it has
+    printed the text. When the time is up all are ended and the test fails with what each printed: a hang is a failure.
+    """
+    count = 0
+
+    def run(
+        script: Union[str, Path],
+        *arguments: Union[str, Path],
+        ranks: int = 2,
+        memory: str = "256MiB",
+        preload: bool = True,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+        rank_env: Optional[Mapping[int, Mapping[str, str]]] = None,
+        simgpu: Sequence[Union[str, Path]] = (),
+        timeout: float = 150,
+        name: Optional[str] = None,
+        kill: Optional[tuple[int, str]] = None,
+    ) -> list[Job]:
+        nonlocal count
+        count += 1
+        folder = tmp_path / (name or f"ranks{count}")
+        folder.mkdir(exist_ok=True)
+        path = Path(script).resolve() if not isinstance(script, str) or "\n" not in script else folder / "job.py"
+        if path == folder / "job.py":
+            path.write_text(textwrap.dedent(script))
+        common = dict(clean_environment(), XDG_STATE_HOME=str(folder / "state"), OMP_NUM_THREADS="1")
+        common.update(PYTHONDONTWRITEBYTECODE="1", SIMGPU_BUILD=str(build / "simgpu"), PADDLE_DISTRI_BACKEND="xccl")
+        if preload:
+            common["LD_PRELOAD"] = str(library)
+        endpoints = [f"127.0.0.1:{port}" for port in free_ports(ranks + 1)]
+        common.update(PADDLE_MASTER=endpoints.pop(), PADDLE_TRAINERS_NUM=str(ranks), PADDLE_XCCL_BACKEND="gpu")
+        common["PADDLE_TRAINER_ENDPOINTS"] = ",".join(endpoints)
+        common.update({key: value for key, value in (env or {}).items() if value is not None})
+        command = [REPO / "scripts" / "simgpu", "--memory", memory, "--devices", str(ranks), *simgpu, "--"]
+        command = [str(word) for word in [*command, sys.executable, "-u", path, *arguments]]
+        started, processes = time.monotonic(), []
+        try:
+            for rank in range(ranks):
+                own = {"PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": endpoints[rank]}
+                own.update({"FLAGS_selected_gpus": str(rank), **(rank_env or {}).get(rank, {})})
+                out, err = folder / f"stdout{rank}.txt", folder / f"stderr{rank}.txt"
+                with out.open("w") as stdout, err.open("w") as stderr:
+                    process = subprocess.Popen(
+                        command,
+                        cwd=folder,
+                        env={**common, **own},
+                        stdin=subprocess.DEVNULL,
+                        stdout=stdout,
+                        stderr=stderr,
+                        start_new_session=True,
+                    )
+                processes.append((process, out, err))
+            hung = not _wait_for(processes, started + timeout, kill)
+        finally:
+            for process, _, _ in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        seconds = time.monotonic() - started
+        jobs = [
+            Job(
+                command,
+                process.returncode,
+                out.read_text(errors="replace"),
+                err.read_text(errors="replace"),
+                seconds,
+                folder,
+            )
+            for process, out, err in processes
+        ]
+        if hung:
+            pytest.fail(f"timed out after {timeout} s\n" + "\n".join(map(str, jobs)))
+        return jobs
+
+    return run
+
+
+def _wait_for(processes, until: float, kill: Optional[tuple[int, str]]) -> bool:
+    """False where the time was up before all had ended."""
+    while any(process.poll() is None for process, _, _ in processes):
+        if time.monotonic() > until:
+            return False
+        if kill is not None and kill[1] in processes[kill[0]][1].read_text(errors="replace"):
+            os.killpg(processes[kill[0]][0].pid, signal.SIGKILL)
+            kill = None
+        time.sleep(0.05)
+    return True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever runs jobs depends on the version of Paddle."""
     for item in items:
-        if "run_job" in getattr(item, "fixturenames", ()):
+        if {"run_job", "run_ranks"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.paddle)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-SOURCES = ("driver.cc", "runtime.cc", "kernels.cc")
+SOURCES = ("driver.cc", "runtime.cc", "kernels.cc", "ranks.cc", "collectives.cc")
 NAME = "libpaddle-simgpu.so"
 LOCATE = "import importlib.util as u; s = u.find_spec('paddle'); print(s.origin if s else '')"
 

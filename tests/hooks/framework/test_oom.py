@@ -43,5 +43,7 @@ assert not any(reference() for reference in alive), alive
 
 @pytest.mark.parametrize("way", ["plain", "locals", "inner", "generator", "context"])
 def test_nothing_is_held(run_plain, repo, way):
-    job = run_plain([sys.executable, "-c", SCRIPT.format(way=way)], env={"PYTHONPATH": str(repo / "hooks" / "framework")})
+    job = run_plain(
+        [sys.executable, "-c", SCRIPT.format(way=way)], env={"PYTHONPATH": str(repo / "hooks" / "framework")}
+    )
     assert job.returncode == 0, job

@@ -98,7 +98,9 @@ def test_what_cannot_be_saved_leaves_the_exception_and_a_report(run_job):
     assert plain.returncode == job.returncode == 1
 
     def of_paddle(text):
-        return [line for line in text.splitlines() if "ResourceExhaustedError" in line or line.startswith("MemoryError")]
+        return [
+            line for line in text.splitlines() if "ResourceExhaustedError" in line or line.startswith("MemoryError")
+        ]
 
     assert of_paddle(job.stderr) == of_paddle(plain.stderr) and of_paddle(plain.stderr)
     assert "return self.head(x.tile" in job.stderr  # the lines of the model are still in the traceback

@@ -6,7 +6,8 @@ import pytest
 
 # On the simulated GPU, Paddle 2.6 runs static graphs otherwise and cannot give its cache back: neither job runs out there.
 needs_3 = pytest.mark.skipif(
-    importlib.metadata.version("paddlepaddle").startswith("2."), reason="these jobs do not run out of memory on Paddle 2.6"
+    importlib.metadata.version("paddlepaddle").startswith("2."),
+    reason="these jobs do not run out of memory on Paddle 2.6",
 )
 
 STATIC = """

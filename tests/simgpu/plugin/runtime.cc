@@ -1,5 +1,6 @@
 // runtime.cc - Paddle's custom-device interface (device_ext.h) for the device type "gpu": memory and copies come from
 // the driver, streams and events are always idle, every operator but those of kernels.cc falls back to its CPU kernel.
+// Collectives are in collectives.cc.
 //
 // Built once for each Paddle version: the layout of C_DeviceInterface differs.
 //
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <memory>
 
+#include "collectives.h"
 #include "driver.h"
 #include "paddle/phi/backends/device_ext.h"
 
@@ -308,6 +310,7 @@ extern "C" __attribute__((visibility("default"))) void InitPlugin(CustomRuntimeP
   i->async_memory_copy_d2d = OnDeviceAsync;
   i->async_memory_copy_p2p = BetweenDevicesAsync;
   i->blas_axpby = BlasAxpby;
+  OfferCollectives(i);
 
   i->get_compute_capability = Say<80>;
   i->get_driver_version = GetVersion;

@@ -46,6 +46,9 @@ def _choose_plugin(spec, plugins):
         )
         return False
     os.environ["CUSTOM_DEVICE_ROOT"] = str(folder)
+    # What a CUDA build knows by itself: which devices launch is to count, and which collectives are theirs.
+    os.environ.setdefault("PADDLE_XCCL_BACKEND", "gpu")
+    os.environ.setdefault("PADDLE_DISTRI_BACKEND", "xccl")
     # Loading a custom device makes Paddle print a dozen lines that no script of a real GPU has.
     _quiet.restore = os.environ.get("GLOG_minloglevel")
     os.environ.setdefault("GLOG_minloglevel", "1")
