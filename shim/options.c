@@ -79,6 +79,7 @@ static int parse_size(const char *text, int64_t *number) {
 static int parse(const struct option *option, const char *text, struct value *out) {
   int result = 0;
 
+  out->number = 0;
   if (strlen(text) >= sizeof out->text)
     return -ENAMETOOLONG;
   if (option->type == CHOICE)

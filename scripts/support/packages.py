@@ -91,3 +91,8 @@ def ensure_unwinder(steps: Steps) -> None:
     """libunwind names the code that asked for memory. bsguard does without, so its absence is only said."""
     if not _has_library("libunwind.so.8") and not _install(steps, ["libunwind8"]):
         steps.say("libunwind8 is not installed: reports will name allocation sites less exactly")
+
+
+def ensure_clang(steps: Steps) -> bool:
+    """clang, with which the fuzzers are built; False where it is not there and cannot be installed."""
+    return shutil.which("clang") is not None or _install(steps, ["clang"])
