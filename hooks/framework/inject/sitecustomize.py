@@ -53,7 +53,9 @@ try:
     _main()
 except Exception:
     try:
-        sys.stderr.write("bsguard: the framework half could not be loaded (%s); the job runs unguarded\n" % (sys.exc_info()[1],))
+        sys.stderr.write(
+            "bsguard: the framework half could not be loaded (%s); the job runs unguarded\n" % (sys.exc_info()[1],)
+        )
     except Exception:
         pass
 _next_sitecustomize()
