@@ -151,7 +151,7 @@ class Bench:
             peak = self.measured(model, 0, True, {})[1]
             fixed = self.measured(model, 0, False, {})[2]
             values = range(fixed // MIB + 1, -(-peak // MIB) + 1)
-            return [Point(model, kind, value * MIB) for value in values][::every]
+            return [Point(model, kind, value * MIB) for value in reversed(values)][::every]
         calls = self.measured(model, FAULT_BATCH, False, {"BSGUARD_ARM": "always"})[0]
         return [Point(model, kind, value) for value in range(1, calls + 1, every)]
 
