@@ -162,6 +162,16 @@ int bsg_event_request(struct bsg_events *events, struct bsg_when now, int64_t mi
   return end(events);
 }
 
+int bsg_event_retried(struct bsg_events *events, struct bsg_when now, const struct bsg_trigger *trigger,
+                      const char *what) {
+  struct bsg_json *json = begin(events, now, "retried");
+
+  bsg_json_member_int(json, "device", trigger->device);
+  where_members(json, trigger->where);
+  text(json, "what", what);
+  return end(events);
+}
+
 int bsg_event_refused(struct bsg_events *events, struct bsg_when now, const char *boundary, const char *why) {
   struct bsg_json *json = begin(events, now, "refused");
 

@@ -55,6 +55,8 @@ int bsg_event_step(struct bsg_events *events, struct bsg_when now, const struct 
 /* micro_batch 0: none could be read. why NULL: obeyed. */
 int bsg_event_request(struct bsg_events *events, struct bsg_when now, int64_t micro_batch, int64_t sequence,
                       const char *why);
+int bsg_event_retried(struct bsg_events *events, struct bsg_when now, const struct bsg_trigger *trigger,
+                      const char *what);
 int bsg_event_refused(struct bsg_events *events, struct bsg_when now, const char *boundary, const char *why);
 int bsg_event_disarmed(struct bsg_events *events, struct bsg_when now, const char *boundary, const char *signature,
                        const char *why, bool for_good);

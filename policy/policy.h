@@ -68,6 +68,7 @@ int bsg_policy_applied(struct bsg_policy *p, struct bsg_when now, int64_t sequen
                        int64_t batch, int64_t micro_batch, int exactness, const char *because, struct bsg_where where);
 int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, const char *exception,
                          struct bsg_where where);
+int bsg_policy_retried(struct bsg_policy *p, struct bsg_when now, int device, const char *what);
 int bsg_policy_refused(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *why);
 int bsg_policy_disarmed(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *signature,
                         const char *why, int for_good);

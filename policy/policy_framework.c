@@ -296,6 +296,35 @@ static bool new_reason(struct bsg_policy *p, const char *boundary, const char *w
   return true;
 }
 
+int bsg_policy_retried(struct bsg_policy *p, struct bsg_when now, int device, const char *what) {
+  char text[BSG_LINE_ROOM];
+  struct bsg_out line;
+
+  if (!p || !p->live)
+    return -ENODEV;
+  if (!valid_device(device))
+    return -EINVAL;
+  if (!p->latest.taken || p->latest.oom.trigger.device != device || p->latest.outcome != BSG_OUTCOME_OPEN)
+    return -ENOENT;
+  p->latest.outcome = BSG_OUTCOME_RESCUED;
+  /* Nothing was decided: a later step that is left as it is says nothing of this one. */
+  p->devices[device].oom_in_step = p->latest.oom.trigger.where.phase != BSG_PHASE_EVALUATION;
+  BSG_EVENT(p, bsg_event_retried(&p->events, now, &p->latest.oom.trigger, what));
+  if (!new_reason(p, "retried", what))
+    return 0;
+  bsg_out_buffer(&line, text, sizeof(text));
+  bsg_out_format(&line, "OOM in %s", bsg_phase_name(p->latest.oom.trigger.where.phase));
+  if (p->latest.oom.trigger.where.step)
+    bsg_out_format(&line, " at step %lld", (long long)p->latest.oom.trigger.where.step);
+  bsg_out_text(&line, " (");
+  bsg_state_describe(p, &p->latest.oom, &line);
+  bsg_out_text(&line, "): caches given back, ");
+  bsg_out_clean(&line, what && *what ? what : "it", 120);
+  bsg_out_text(&line, " went through at the next try");
+  bsg_state_say(p, 0, &line);
+  return 0;
+}
+
 static void say_left_alone(struct bsg_policy *p, const char *boundary, const char *what, const char *why) {
   char text[BSG_LINE_ROOM];
   struct bsg_out line;

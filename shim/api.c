@@ -146,6 +146,19 @@ BSG_EXPORT int bsg_unrescued(int device, int phase, const char *exception) {
   return result;
 }
 
+BSG_EXPORT int bsg_retried(int device, const char *what) {
+  struct bsg_policy *policy;
+  int result;
+
+  if (!is_device(device))
+    return -EINVAL;
+  if (!(policy = bsg_root_lock()))
+    return OFF;
+  result = bsg_policy_retried(policy, bsg_clock_now(), device, what);
+  bsg_root_unlock();
+  return result;
+}
+
 BSG_EXPORT int bsg_refused(const char *boundary, const char *why) {
   struct bsg_policy *policy = bsg_root_lock();
   int result;

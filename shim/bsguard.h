@@ -138,6 +138,12 @@ BSG_EXPORT int bsg_applied(int64_t sequence, int device, const char *boundary, i
  */
 BSG_EXPORT int bsg_unrescued(int device, int phase, const char *exception);
 
+/*
+ * The OOM reported last was met without splitting anything: caches were given back, `what` (a part of a sentence, such
+ * as "the copy to the device") was tried again and went through. One event each, and one line on stderr for each `what`.
+ */
+BSG_EXPORT int bsg_retried(int device, const char *what);
+
 /* bsguard will not split this boundary, and why: one event, and one line on stderr for each (boundary, why). */
 BSG_EXPORT int bsg_refused(const char *boundary, const char *why);
 

@@ -84,6 +84,14 @@ static void unrescued(void) {
   finish();
 }
 
+static void retried(void) {
+  begin("retried", BSG_MODE_GUARD, -1, true);
+  terminal_of(0, NULL, 0, BSG_PHASE_DATA, BSG_REFUSED, "nothing to split");
+  bsg_policy_retried(fixture.policy, now(), 0, "the copy to the device");
+  end_step();
+  finish();
+}
+
 static void evaluation(void) {
   begin("evaluation", BSG_MODE_GUARD, -1, true);
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
@@ -142,6 +150,7 @@ int main(int argc, char **argv) {
   quiet();
   rescued();
   unrescued();
+  retried();
   evaluation();
   inferred();
   requests();

@@ -320,6 +320,23 @@ TEST(devices_are_kept_apart) {
   CHECK_INT(boundary(1, "Net", "float32[8]", 32, BSG_PHASE_FORWARD).chunks, 2);
 }
 
+TEST(a_retry_that_went_through_is_told_and_counts_as_rescued) {
+  fixture_start(BSG_MODE_GUARD);
+  CHECK_INT(bsg_policy_retried(fixture.policy, now(), 0, "the copy"), -ENOENT); /* of what? */
+  for (int i = 0; i < 3; i++) {
+    refuse(8 * MIB, 7);
+    CHECK_INT(terminal_of(0, NULL, 0, BSG_PHASE_DATA, BSG_REFUSED, "nothing to split").verdict, BSG_CANNOT);
+    CHECK_INT(bsg_policy_retried(fixture.policy, now(), 0, "the copy to the device"), 0);
+    CHECK_INT(bsg_policy_retried(fixture.policy, now(), 0, "the copy to the device"), -ENOENT);
+    end_step();
+  }
+  CHECK_INT(events_of("retried"), 3);
+  CHECK_HAS(event_of("retried", 0), "\"phase\":\"data\",\"what\":\"the copy to the device\"}");
+  CHECK_INT(fixture.line_count, 1);
+  CHECK_HAS(fixture.lines[0], "the copy to the device went through at the next try");
+  CHECK_INT(events_of("decision"), 0);
+}
+
 TEST(refused_and_disarmed_are_said_once) {
   fixture_start(BSG_MODE_GUARD);
   for (int i = 0; i < 3; i++) {

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "formats"
-SCENARIOS = ("quiet", "rescued", "unrescued", "evaluation", "inferred", "requests", "observed", "rank")
+SCENARIOS = ("quiet", "rescued", "unrescued", "retried", "evaluation", "inferred", "requests", "observed", "rank")
 
 # The fields of each event after schema, seq, type, time and mono_ns, in the order that is documented.
 EVENT_FIELDS = {
@@ -25,6 +25,7 @@ EVENT_FIELDS = {
     "step": "step phase device batch micro_batch accumulation_steps peak_bytes allocated_peak_bytes",
     "disarmed": "boundary signature why for_good",
     "refused": "boundary why",
+    "retried": "device step phase what",
     "unhooked": "name version",
     "report": "path why",
     "stop": "ooms absorbed rescued_steps peak_bytes",

@@ -101,6 +101,7 @@ static void one_operation(void) {
     break;
   case 11:
     bsg_policy_refused(p, now(), text(), text());
+    bsg_policy_retried(p, now(), device(), text());
     bsg_policy_disarmed(p, now(), text(), text(), text(), (int)draw(2));
     break;
   case 12:

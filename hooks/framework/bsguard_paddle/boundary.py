@@ -1,7 +1,7 @@
 """The choke point of every Layer call: the outermost trainable one of a step is where a batch is split."""
 
-from . import arming, chunks, evaluation, gradients, loss, named, native
-from .call import Call
+from . import arming, chunks, evaluation, gradients, loss, named, native, operations
+from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
 from .rescue import give_up, shrink
@@ -77,6 +77,8 @@ def _train(site, device, args, kwargs):
         site.fault(error)
         return original_call(site.layer(), args, kwargs)
     if call is None:
+        if not pending():
+            operations.rest()
         try:
             return original_call(site.layer(), args, kwargs)
         except Exception as error:
@@ -86,6 +88,7 @@ def _train(site, device, args, kwargs):
         call = Call(site, inputs, Mode(), device)
         shrink(call, native.FORWARD, failure)
     outputs, own = _forward(call, failure)
+    operations.watch()
     try:
         return call.hand_out(outputs, own)
     except Exception as error:

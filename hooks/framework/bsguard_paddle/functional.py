@@ -26,6 +26,6 @@ def _guarded(function):
     def guarded(*args, **kwargs):
         if thread.inside or not runtime.guarding:
             return function(*args, **kwargs)
-        return loss.guard(function, args, kwargs)
+        return loss.guard(function, args, kwargs, function.__name__)
 
     return guarded

@@ -1,45 +1,52 @@
-"""The loss region: layers without anything to train, called on their own (losses, metrics, frozen teachers), and
-loss functions.
+"""The loss region: what is called between the forward of the boundaries and the backward. Layers without anything to
+train (losses, metrics, frozen teachers), loss functions, and by operations.py every operator.
 
-Where such a call runs out of memory while inner graphs are held, those are dropped (their backward then runs in chunks)
-and the call is tried again. What the loss itself needs is a floor that no chunking of the model lowers.
+Where one runs out of memory while inner graphs are held, those are dropped (their backward then runs in chunks) and it is
+tried again. What the loss itself needs is a floor that no chunking of the model lowers.
 """
 
-from . import native
-from .call import one_backward, pending
+from . import again
+from .call import pending
 from .oom import Failure, is_oom
 from .rescue import shrink
-from .runtime import original_call
+from .runtime import original_call, thread
 
 
 def call(layer, args, kwargs):
-    """A call of a layer in the loss region."""
-    return guard(original_call, (layer, args, kwargs), {})
+    """A call of a layer in the loss region. Operators are tried again below it; the layer itself only where it is
+    Paddle's own loss: a user's may count or remember, and would do so twice."""
+    thread.loss += 1
+    try:
+        if type(layer).__module__ == "paddle.nn.layer.loss":
+            return guard(original_call, (layer, args, kwargs), {}, type(layer).__name__)
+        return original_call(layer, args, kwargs)
+    finally:
+        thread.loss -= 1
 
 
-def guard(function, args, kwargs):
+def guard(function, args, kwargs, name):
     """function(*args, **kwargs), tried again with less held where it runs out of memory."""
-    while True:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            if not is_oom(error) or not holds_graphs():
-                raise
-            failure = Failure(error)
-        # Another thread's backward may be running through the newest of them; what it frees serves as well.
-        with one_backward:
-            if holds_graphs():
-                drop_one(failure, native.LOSS)
-        failure = None
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        if not is_oom(error) or again.is_reported(error):
+            raise
+        failure = Failure(error)
+    return again.again(failure, lambda: function(*args, **kwargs), name)
 
 
 def holds_graphs():
     """True if some call still holds an inner graph that could be dropped."""
-    return any(call.inner is not None for call in pending())
+    return any(call.inner is not None and call.inputs.batch > 1 for call in pending())
 
 
 def drop_one(failure, phase):
     """Drops the newest inner graph; its backward will run in chunks. Raises the user's exception where it cannot."""
-    call = [one for one in pending() if one.inner is not None][-1]
+    call = [one for one in pending() if one.inner is not None and one.inputs.batch > 1][-1]
     call.drop_graph()
-    shrink(call, phase, failure)
+    try:
+        shrink(call, phase, failure)
+    except BaseException:
+        # The user may catch it and go on: a backward through what is no longer there must say why it cannot.
+        call.spoiled = "its graph was dropped for a loss that did not fit even so"
+        raise

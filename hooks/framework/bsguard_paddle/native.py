@@ -89,6 +89,7 @@ class Library:
             c.c_char_p,
         ]
         handle.bsg_unrescued.argtypes = [c.c_int, c.c_int, c.c_char_p]
+        handle.bsg_retried.argtypes = [c.c_int, c.c_char_p]
         handle.bsg_refused.argtypes = [c.c_char_p, c.c_char_p]
         handle.bsg_disarmed.argtypes = [c.c_char_p, c.c_char_p, c.c_char_p, c.c_int]
         handle.bsg_step.argtypes, handle.bsg_step.restype = [c.c_int, c.c_uint64], c.c_int64
@@ -146,6 +147,10 @@ class Library:
     def unrescued(self, device, phase, exception):
         """The OOM reported last could not be saved: the report is written."""
         self._handle.bsg_unrescued(device, phase, _text(exception))
+
+    def retried(self, device, what):
+        """The OOM reported last was met: caches were given back, and `what` went through at the next try."""
+        self._handle.bsg_retried(device, _text(what))
 
     def refused(self, name, why):
         """This boundary will not be split, and why."""

@@ -12,6 +12,7 @@ class _Thread(threading.local):
     ours = False  # a hook is registered that is ours
     trial = 0  # > 0 in a forward of the split proof
     recording = None  # a list that outermost layers are noted in, while a named boundary makes itself known
+    loss = 0  # > 0 in a layer of the loss region: its operators are tried again
     inside = 0  # > 0 below a boundary, in a backward or in a trial: Layer calls are Paddle's own there
 
 

@@ -33,6 +33,11 @@ def optimizers():
     return found
 
 
+def running():
+    """True in an optimizer's step of this thread."""
+    return _depth.value > 0
+
+
 def _counted(original):
     def step(self, *args, **kwargs):
         if _depth.value or not runtime.paddle.in_dynamic_mode():
