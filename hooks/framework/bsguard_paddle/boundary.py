@@ -88,8 +88,8 @@ def _train(site, device, args, kwargs):
         call = Call(site, inputs, Mode(), device)
         shrink(call, native.FORWARD, failure)
     outputs, own = _forward(call, failure)
-    operations.watch()
     try:
+        operations.watch()
         return call.hand_out(outputs, own)
     except Exception as error:
         site.fault(error)
