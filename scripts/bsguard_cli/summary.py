@@ -1,0 +1,148 @@
+"""One rank of a run as plain values: what `bsguard report`, `diff` and the HTML page show, and what --json prints."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from bsguard_cli.fit import Fit, of_rank
+from bsguard_cli.runs import Rank, Run
+from bsguard_cli.words import clean, plural, size, split
+
+SCHEMA = "bsguard.summary/1"
+
+
+def verdict(rank: Rank) -> tuple[str, str]:
+    """(one of "unrescued", "open", "rescued", "running", "fine", what happened in one line)."""
+    ooms = plural(rank.ooms, "OOM")
+    report = rank.report
+    oom = report.oom if report else None
+    if rank.unrescued and not (oom and oom.verdict == "rescued"):
+        asked = f" asking for {size(oom.request_bytes)}" if oom and oom.request_bytes else ""
+        where = f" in {oom.phase} at step {oom.step}" if oom and oom.phase and oom.step else ""
+        return "unrescued", f"ran out of memory{where}{asked}, and could not be helped ({ooms})"
+    if rank.unrescued:
+        return "unrescued", f"{plural(rank.unrescued, 'OOM')} of {rank.ooms} could not be helped"
+    if rank.ooms:
+        batch = f", batch {split(*rank.split)}" if rank.split[0] else ""
+        if oom and oom.verdict == "open" and not rank.alive:
+            return "open", f"met {ooms}, and ended without a word about the last one{batch}"
+        return "rescued", f"met {ooms}, {plural(rank.rescued_steps, 'step')} rescued{batch}"
+    absorbed = f" ({rank.absorbed} absorbed by the framework)" if rank.absorbed else ""
+    if rank.alive:
+        return "running", f"runs, no OOM so far{absorbed}"
+    return "fine", f"no OOM{absorbed}"
+
+
+def is_bad(rank: Rank) -> bool:
+    """Whether the job, or a part of it, was lost to an OOM."""
+    return verdict(rank)[0] in ("unrescued", "open")
+
+
+def _fit(fit: Optional[Fit]) -> Optional[dict[str, Any]]:
+    if fit is None:
+        return None
+    return {
+        "fixed_bytes": round(fit.fixed),
+        "per_sample_bytes": round(fit.per_sample),
+        "measured": fit.exact,
+        "source": fit.source,
+        "points": [list(point) for point in fit.points],
+    }
+
+
+def holders(rank: Rank) -> list[dict[str, Any]]:
+    """The largest live allocations at the OOM, equal ones together, with the innermost frame that says something."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for holder in rank.report.holders if rank.report else []:
+        site = rank.site(holder.site)
+        key = (holder.site, holder.phase, holder.api, holder.bytes if holder.site is None else None)
+        line = found.setdefault(
+            key,
+            {
+                "bytes": 0,
+                "count": 0,
+                "phase": holder.phase,
+                "api": holder.api,
+                "site": holder.site,
+                "where": ((site.python or site.frames[:1])[0] if site and (site.python or site.frames) else None),
+            },
+        )
+        line["bytes"] += holder.bytes
+        line["count"] += holder.count or 1
+    return sorted(found.values(), key=lambda line: -line["bytes"])
+
+
+def accounting(rank: Rank) -> list[tuple[str, int]]:
+    """Parts of the device at the OOM that add up to its capacity; empty where that is not known."""
+    memory = rank.report.memory if rank.report else None
+    if memory is None or memory.capacity_bytes is None or memory.live_bytes is None:
+        return []
+    parts = [("live, this process", memory.live_bytes)]
+    others = rank.report.others if rank.report else None
+    named = 0
+    for process in others.processes if others else []:
+        if process.bytes:
+            parts.append((f"{clean(process.name or 'process', 60)} (pid {process.pid})", process.bytes))
+            named += process.bytes
+    if memory.not_in_ledger_bytes is not None and memory.not_in_ledger_bytes > named:
+        parts.append(("the driver's own and others", memory.not_in_ledger_bytes - named))
+    if memory.free_bytes is not None:
+        parts.append(("free", memory.free_bytes))
+    return parts
+
+
+def of_rank_as_values(rank: Rank) -> dict[str, Any]:
+    """Everything about a rank, for JSON."""
+    word, line = verdict(rank)
+    report, start = rank.report, rank.start
+    oom = report.oom if report else None
+    batch, micro_batch, steps = rank.split
+    return {
+        "rank": rank.number,
+        "pid": rank.pid,
+        "running": rank.alive,
+        "verdict": word,
+        "verdict_text": line,
+        "command": (start and start.command) or (report and report.command) or None,
+        "framework": (start and start.framework) or (report and report.framework) or None,
+        "mode": (start and start.mode) or (report and report.mode) or None,
+        "device_name": rank.device_name,
+        "capacity_bytes": rank.capacity,
+        "peak_bytes": rank.peak,
+        "allocated_peak_bytes": rank.allocated_peak,
+        "seconds": rank.seconds,
+        "steps": rank.total("step"),
+        "ooms": rank.ooms,
+        "absorbed": rank.absorbed,
+        "rescued_steps": rank.rescued_steps,
+        "unrescued": rank.unrescued,
+        "batch": batch,
+        "micro_batch": micro_batch,
+        "accumulation_steps": steps,
+        "fit": _fit(of_rank(rank)),
+        "oom": None
+        if oom is None
+        else {name: getattr(oom, name) for name in oom.__struct_fields__},
+        "accounting": [{"what": what, "bytes": count} for what, count in accounting(rank)],
+        "holders": holders(rank),
+        "decisions": decisions(rank),
+        "advice": rank.advice,
+        "notes": rank.notes,
+    }
+
+
+def decisions(rank: Rank) -> list[dict[str, Any]]:
+    """Every change of control.json that is known, oldest first."""
+    sources = list(rank.events("decision")) or (rank.report.decisions if rank.report else [])
+    names = ("sequence", "time", "reason", "batch", "micro_batch", "accumulation_steps", "why")
+    return [{name: getattr(source, name) for name in names} for source in sources]
+
+
+def of_run(run: Run) -> dict[str, Any]:
+    """A run as JSON has it."""
+    return {
+        "schema": SCHEMA,
+        "run": str(run.folder),
+        "verdict": verdict(run.worst)[0],
+        "ranks": [of_rank_as_values(rank) for rank in run.ranks],
+    }
