@@ -47,7 +47,7 @@ class Fit:
 
 
 def of_points(peaks: Union[Mapping[int, int], Iterable[tuple[int, int]]]) -> Optional[Fit]:
-    """A fit of (samples, bytes): least squares through two or more sizes, a bound from one, None from none.
+    """A fit of (samples, bytes): least squares of the relative miss, through two or more sizes, a bound from one, None from none.
 
     A line that falls, or that starts below nothing, is no memory: it is then laid through the origin.
     """
@@ -58,17 +58,20 @@ def of_points(peaks: Union[Mapping[int, int], Iterable[tuple[int, int]]]) -> Opt
     if len(points) == 1:
         samples, peak = points[0]
         return Fit(0.0, peak / samples, tuple(points), False, "one measured size")
-    mean_x = sum(samples for samples, _ in points) / len(points)
-    mean_y = sum(peak for _, peak in points) / len(points)
-    spread = sum((samples - mean_x) ** 2 for samples, _ in points)
-    slope = sum((samples - mean_x) * (peak - mean_y) for samples, peak in points) / spread
+    # Weighted by 1 / peak^2: what counts is the miss as a share of the peak, at the small sizes too.
+    weights = [1 / peak**2 for _, peak in points]
+    total = sum(weights)
+    mean_x = sum(w * samples for w, (samples, _) in zip(weights, points)) / total
+    mean_y = sum(w * peak for w, (_, peak) in zip(weights, points)) / total
+    spread = sum(w * (samples - mean_x) ** 2 for w, (samples, _) in zip(weights, points))
+    slope = sum(w * (s - mean_x) * (p - mean_y) for w, (s, p) in zip(weights, points)) / spread
     fixed = mean_y - slope * mean_x
     if slope <= 0:
         samples, peak = points[-1]
         return Fit(0.0, peak / samples, ((samples, max(p for _, p in points)),), False, "sizes without a trend")
     if fixed < 0:
         fixed = 0.0
-        slope = sum(s * p for s, p in points) / sum(s * s for s, _ in points)
+        slope = sum(s / p for s, p in points) / sum((s / p) ** 2 for s, p in points)
     error = max(abs(fixed + slope * samples - peak) / peak for samples, peak in points)
     return Fit(fixed, slope, tuple(points), True, f"{len(points)} measured sizes", error)
 

@@ -56,5 +56,5 @@ def row(made, *cells: Any, style: Optional[str] = None) -> None:
 
 
 def say(text: str, style: Optional[str] = None, stderr: bool = False) -> None:
-    """A line of ours."""
-    console(stderr).print(clean(text, 4000), style=style)
+    """A line, however long: whoever greps for it finds it whole."""
+    console(stderr).print(clean(text, 4000), style=style, soft_wrap=True)
