@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from bsguard_cli import records
+
 HEADROOM = 0.05  # of a card, for what fragments and for what the fit does not know: its own error is a few percent
 
 
@@ -76,17 +78,15 @@ def of_points(peaks: Union[Mapping[int, int], Iterable[tuple[int, int]]]) -> Opt
     return Fit(fixed, slope, tuple(points), True, f"{len(points)} measured sizes", error)
 
 
-def of_report(fit: Any) -> Optional[Fit]:
-    """The fit that a report brings, where it is there and makes sense."""
-    if not isinstance(fit, dict):
+def of_report(brought: Optional[records.Fit]) -> Optional[Fit]:
+    """The fit that a report brings, where it is there and makes sense. Its margin, the most that a point lies above its
+    line, counts as fixed: what it says to fit is to fit."""
+    if brought is None or not brought.per_sample_bytes:
         return None
-    fixed, per_sample = fit.get("fixed_bytes"), fit.get("per_sample_bytes")
-    for value in (fixed, per_sample):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**63:
-            return None
-    if not per_sample:
-        return None
-    return Fit(float(fixed), float(per_sample), (), True, "the report")
+    points = tuple((point.micro_batch, point.peak_bytes) for point in brought.points)
+    error = None if brought.error_permille is None else brought.error_permille / 1000
+    fixed = brought.fixed_bytes + (brought.margin_bytes or 0)
+    return Fit(float(fixed), float(brought.per_sample_bytes), points, True, "the report", error)
 
 
 def of_rank(rank: Any) -> Optional[Fit]:

@@ -184,9 +184,7 @@ class Supervisor:
         except BadInput:
             return []
 
-    def _one(
-        self, command: list[str], watched: set, mask: set, good: Optional[KnownGood], known: set[Path]
-    ) -> int:
+    def _one(self, command: list[str], watched: set, mask: set, good: Optional[KnownGood], known: set[Path]) -> int:
         try:
             pid = os.posix_spawnp(command[0], command, self.environment, setsigmask=mask)
         except (OSError, ValueError) as error:
@@ -226,7 +224,9 @@ class Supervisor:
         for run in self._runs():
             if run in known or run in asked:
                 continue
-            folders = [run] if (run / "control.json").exists() else [path.parent for path in run.glob("rank*/control.json")]
+            folders = (
+                [run] if (run / "control.json").exists() else [path.parent for path in run.glob("rank*/control.json")]
+            )
             try:
                 for folder in folders:
                     write_atomically(folder / "request.json", request.encode(), mode=0o600, follow=False)

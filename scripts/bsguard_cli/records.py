@@ -7,7 +7,7 @@ with a wrong type or an impossible value makes the file unusable. The schemas ar
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, Union
 
 from msgspec import Meta, Struct
 
@@ -17,6 +17,7 @@ Positive = Annotated[int, Meta(ge=1, le=MOST)]
 Device = Annotated[int, Meta(ge=0, le=63)]
 Word = Annotated[str, Meta(max_length=200)]
 Text = Annotated[str, Meta(max_length=65536)]
+Texts = Annotated[list[Text], Meta(max_length=4096)]
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z$")]
 
 
@@ -129,6 +130,9 @@ class Oom(Struct, frozen=True):
     exactness: Optional[Word] = None
     because: Optional[Text] = None
     exception: Optional[Text] = None
+    signature: Optional[Text] = None
+    thread: Optional[Count] = None
+    python_stack: Texts = []
 
 
 class Memory(Struct, frozen=True):
@@ -177,6 +181,97 @@ class Decision(Struct, frozen=True):
     why: Optional[Text] = None
 
 
+class Verdict(Struct, frozen=True):
+    outcome: Optional[Word] = None
+    cause: Optional[Word] = None
+    culprit: Optional[Text] = None
+    cause_bytes: Optional[Count] = None
+    fits_micro_batch: Optional[Count] = None
+
+
+class Part(Struct, frozen=True):
+    part: Word
+    bytes: Count
+
+
+class Accounting(Struct, frozen=True):
+    """Parts of the device that add up to its capacity."""
+
+    capacity_bytes: Optional[Count] = None
+    parts: Annotated[list[Part], Meta(max_length=64)] = []
+    sum_bytes: Optional[Count] = None
+
+
+class State(Struct, frozen=True):
+    parameter_bytes: Optional[Count] = None
+    gradient_bytes: Optional[Count] = None
+    optimizer_bytes: Optional[Count] = None
+
+
+class Point(Struct, frozen=True):
+    micro_batch: Count
+    peak_bytes: Count
+    steps: Optional[Count] = None
+
+
+class Fit(Struct, frozen=True):
+    """peak = fixed_bytes + per_sample_bytes x micro-batch."""
+
+    fixed_bytes: Count
+    per_sample_bytes: Count
+    method: Optional[Word] = None
+    peaks_of: Optional[Word] = None
+    points: Annotated[list[Point], Meta(max_length=4096)] = []
+    margin_bytes: Optional[Count] = None
+    error_permille: Optional[Count] = None
+    available_bytes: Optional[Count] = None
+    largest_micro_batch: Optional[Count] = None
+
+
+class Group(Struct, frozen=True):
+    """Live allocations of one site and phase."""
+
+    bytes: Count
+    site: Optional[Count] = None
+    phase: Optional[Word] = None
+    allocations: Optional[Count] = None
+    first_step: Optional[Count] = None
+    last_step: Optional[Count] = None
+
+
+class Groups(Struct, frozen=True):
+    total_bytes: Optional[Count] = None
+    listed_bytes: Optional[Count] = None
+    with_site_bytes: Optional[Count] = None
+    rows: Annotated[list[Group], Meta(max_length=4096)] = []
+
+
+class Growth(Struct, frozen=True):
+    """What was allocated since the last good step, and what happened between steps over the run."""
+
+    trend: Optional[Word] = None
+    steps: Optional[Count] = None
+    held_first_bytes: Optional[Count] = None
+    held_last_bytes: Optional[Count] = None
+    bytes_per_step: Optional[Annotated[int, Meta(ge=-MOST, le=MOST)]] = None
+    last_good_step: Optional[Count] = None
+    since_bytes: Optional[Count] = None
+
+
+class Held(Struct, frozen=True):
+    """A container of the program that holds device tensors from step to step."""
+
+    what: Text
+    tensors: Optional[Count] = None
+    bytes: Optional[Count] = None
+
+
+class Advice(Struct, frozen=True):
+    text: Text
+    measure: Optional[Word] = None
+    source: Optional[Text] = None
+
+
 class Totals(Struct, frozen=True):
     ooms: Optional[Count] = None
     absorbed: Optional[Count] = None
@@ -205,5 +300,12 @@ class Report(Struct, frozen=True):
     sites: Annotated[list[Site], Meta(max_length=4096)] = []
     decisions: Annotated[list[Decision], Meta(max_length=4096)] = []
     totals: Optional[Totals] = None
-    fit: Any = None  # read by fit.py, which takes what it understands
-    advice: Annotated[list[Any], Meta(max_length=256)] = []  # texts, or objects with one
+    verdict: Optional[Verdict] = None
+    accounting: Optional[Accounting] = None
+    state: Optional[State] = None
+    fit: Optional[Fit] = None
+    groups: Optional[Groups] = None
+    growth: Optional[Growth] = None
+    held: Annotated[list[Held], Meta(max_length=4096)] = []
+    advice: Annotated[list[Union[Text, Advice]], Meta(max_length=256)] = []
+    missing: Texts = []

@@ -220,11 +220,8 @@ class Rank:
     @property
     def advice(self) -> list[str]:
         """What would help, as the report says it."""
-        lines = []
-        for piece in self.report.advice if self.report else []:
-            text = piece.get("text") if isinstance(piece, dict) else piece
-            lines += [text] if isinstance(text, str) else []
-        return lines
+        pieces = self.report.advice if self.report else []
+        return [piece if isinstance(piece, str) else piece.text for piece in pieces]
 
 
 @dataclass

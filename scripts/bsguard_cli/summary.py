@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Optional
 
+import msgspec
+
 from bsguard_cli.fit import Fit, of_rank
+from bsguard_cli.records import Site
 from bsguard_cli.runs import Rank, Run
 from bsguard_cli.words import clean, plural, size, split
 
@@ -17,6 +21,9 @@ def verdict(rank: Rank) -> tuple[str, str]:
     report = rank.report
     oom = report.oom if report else None
     if rank.unrescued and not (oom and oom.verdict == "rescued"):
+        cause = _cause(rank)
+        if cause:
+            return "unrescued", f"ran out of memory, and could not be helped: {cause} ({ooms})"
         asked = f" asking for {size(oom.request_bytes)}" if oom and oom.request_bytes else ""
         where = f" in {oom.phase} at step {oom.step}" if oom and oom.phase and oom.step else ""
         return "unrescued", f"ran out of memory{where}{asked}, and could not be helped ({ooms})"
@@ -31,6 +38,31 @@ def verdict(rank: Rank) -> tuple[str, str]:
     if rank.alive:
         return "running", f"runs, no OOM so far{absorbed}"
     return "fine", f"no OOM{absorbed}"
+
+
+_CAUSES = {
+    "framework_limit": "the framework's own limit is reached",
+    "other_process": "another process holds the memory",
+    "fragmentation": "free memory lies in pieces that are too small",
+    "one_request": "one request is too large by itself",
+    "leak": "memory is held from step to step, and ever more of it",
+    "growing_cache": "a cache grows",
+    "optimizer_state": "the optimizer's state is too large",
+    "fixed_part": "what no batch size lowers is too large",
+    "evaluation": "evaluation takes too much",
+    "activations": "the activations of a batch are too large",
+}
+
+
+def _cause(rank: Rank) -> Optional[str]:
+    """What was measured to be in the way."""
+    found = rank.report.verdict if rank.report else None
+    if found is None or found.cause in (None, "none", "unknown"):
+        return None
+    text = _CAUSES.get(found.cause, found.cause)
+    if found.culprit:
+        text += f": {found.culprit}"
+    return f"{text}, {size(found.cause_bytes)}" if found.cause_bytes else text
 
 
 def is_bad(rank: Rank) -> bool:
@@ -53,6 +85,20 @@ def _fit(fit: Optional[Fit]) -> Optional[dict[str, Any]]:
 def holders(rank: Rank) -> list[dict[str, Any]]:
     """The largest live allocations at the OOM, equal ones together, with the innermost frame that says something."""
     found: dict[tuple, dict[str, Any]] = {}
+    groups = rank.report.groups if rank.report else None
+    if groups and groups.rows:
+        rows = [
+            {
+                "bytes": row.bytes,
+                "count": row.allocations,
+                "phase": row.phase,
+                "api": None,
+                "site": row.site,
+                "where": _innermost(rank.site(row.site)),
+            }
+            for row in groups.rows
+        ]
+        return sorted(rows, key=lambda line: -line["bytes"])
     for holder in rank.report.holders if rank.report else []:
         site = rank.site(holder.site)
         key = (holder.site, holder.phase, holder.api, holder.bytes if holder.site is None else None)
@@ -64,7 +110,7 @@ def holders(rank: Rank) -> list[dict[str, Any]]:
                 "phase": holder.phase,
                 "api": holder.api,
                 "site": holder.site,
-                "where": ((site.python or site.frames[:1])[0] if site and (site.python or site.frames) else None),
+                "where": _innermost(site),
             },
         )
         line["bytes"] += holder.bytes
@@ -72,8 +118,33 @@ def holders(rank: Rank) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda line: -line["bytes"])
 
 
+_PARTS = {
+    "framework_live": "the framework's tensors",
+    "framework_cached": "idle inside the framework",
+    "process_other": "this process, not the framework",
+    "driver_own": "the driver's own",
+    "other_processes": "other processes",
+    "not_told_apart": "the driver's own and others",
+    "free": "free",
+}
+
+# Frames of those who only hand a request on: the code that asked is further out.
+_HANDS_ON = re.compile(r"alloc|Alloc|^0x|^cu[A-Z]|^cuda[A-Z]|DenseTensor")
+
+
+def _innermost(site: Optional[Site]) -> Optional[str]:
+    """The frame of a stack that says most."""
+    if site is None:
+        return None
+    frames = [*site.python, *site.frames]
+    return next((frame for frame in frames if not _HANDS_ON.search(frame)), frames[0] if frames else None)
+
+
 def accounting(rank: Rank) -> list[tuple[str, int]]:
     """Parts of the device at the OOM that add up to its capacity; empty where that is not known."""
+    told = rank.report.accounting if rank.report else None
+    if told and told.parts:
+        return [(_PARTS.get(part.part, part.part), part.bytes) for part in told.parts]
     memory = rank.report.memory if rank.report else None
     if memory is None or memory.capacity_bytes is None or memory.live_bytes is None:
         return []
@@ -120,13 +191,16 @@ def of_rank_as_values(rank: Rank) -> dict[str, Any]:
         "micro_batch": micro_batch,
         "accumulation_steps": steps,
         "fit": _fit(of_rank(rank)),
-        "oom": None
-        if oom is None
-        else {name: getattr(oom, name) for name in oom.__struct_fields__},
+        "oom": None if oom is None else {name: getattr(oom, name) for name in oom.__struct_fields__},
         "accounting": [{"what": what, "bytes": count} for what, count in accounting(rank)],
         "holders": holders(rank),
         "decisions": decisions(rank),
+        "cause": report.verdict.cause if report and report.verdict else None,
+        "culprit": report.verdict.culprit if report and report.verdict else None,
+        "growth": report.growth if report else None,
+        "held": report.held if report else [],
         "advice": rank.advice,
+        "missing": report.missing if report else [],
         "notes": rank.notes,
     }
 
@@ -144,5 +218,5 @@ def of_run(run: Run) -> dict[str, Any]:
         "schema": SCHEMA,
         "run": str(run.folder),
         "verdict": verdict(run.worst)[0],
-        "ranks": [of_rank_as_values(rank) for rank in run.ranks],
+        "ranks": msgspec.to_builtins([of_rank_as_values(rank) for rank in run.ranks]),
     }

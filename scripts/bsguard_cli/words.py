@@ -7,7 +7,9 @@ from typing import Optional
 
 NOT_RECORDED = "not recorded"
 # Controls (terminal escapes among them), lone surrogates, and what turns the direction of text around or hides it.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]")
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
+)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 

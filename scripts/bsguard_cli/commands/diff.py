@@ -49,9 +49,7 @@ def command(before: str, after: str, as_json: bool) -> None:
     one, two = (of_rank_as_values(run.worst) for run in runs)
     worse = [name for name in FIELDS if _is_worse(name, one[name], two[name])]
     if as_json:
-        changes = {
-            name: {"before": one[name], "after": two[name]} for name in FIELDS if one[name] != two[name]
-        }
+        changes = {name: {"before": one[name], "after": two[name]} for name in FIELDS if one[name] != two[name]}
         answer = {"schema": "bsguard.diff/1", "before": str(runs[0].folder), "after": str(runs[1].folder)}
         print_json({**answer, "changes": changes, "worse": worse})
     else:

@@ -22,9 +22,7 @@ FORMATS = {
 
 @click.command("export")
 @run_argument
-@click.option(
-    "--format", "kind", type=click.Choice(list(FORMATS)), required=True, help="See above."
-)
+@click.option("--format", "kind", type=click.Choice(list(FORMATS)), required=True, help="See above.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Where to: replaced at once, never seen half-written. Left out: stdout."
 )

@@ -50,7 +50,9 @@ class Peak(click.ParamType):
     help="Plan from your own figures instead of a run: N samples took SIZE. Give it again for more.")  # fmt: skip
 @click.option("--card", "cards", type=Size(), metavar="SIZE", multiple=True,
     help="Memory of a card, such as 24GB. Give it again for more. Left out: 6 to 80 GB.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1, 2**31), metavar="N", help="The batch to reach. Left out: that of the run.")
+@click.option(
+    "--batch", type=click.IntRange(1, 2**31), metavar="N", help="The batch to reach. Left out: that of the run."
+)
 @click.option("--lr", type=click.FloatRange(0, min_open=True), metavar="X", help="Its learning rate.")
 @json_option
 def command(
@@ -148,7 +150,9 @@ def _print(fit: Fit, source: str, batch: Optional[int], lr: Optional[float], lin
     say(f"From {source}: {size(fit.fixed)} fixed + {size(fit.per_sample)} a sample ({fit.source}"
         + (f", at most {fit.error:.0%} off)" if fit.error is not None else ")"))  # fmt: skip
     if not fit.exact:
-        say("One size only was measured: larger ones are a safe bound, smaller ones are not told apart.", style="yellow")
+        say(
+            "One size only was measured: larger ones are a safe bound, smaller ones are not told apart.", style="yellow"
+        )
     columns = ["card", "largest micro-batch", "predicted"]
     if batch:
         columns += [f"batch {batch} as", "learning rate"]

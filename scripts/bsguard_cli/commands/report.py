@@ -80,7 +80,9 @@ def _print(run) -> None:
     facts = table("", *[rank.name or "run" for rank in run.ranks[:8]])
     lines = {
         "folder": lambda rank: rank.folder,
-        "command": lambda rank: known((rank.start and rank.start.command) or (rank.report and rank.report.command) or None),
+        "command": lambda rank: known(
+            (rank.start and rank.start.command) or (rank.report and rank.report.command) or None
+        ),
         "device": lambda rank: f"{known(rank.device_name, 60)}, {size(rank.capacity)}",
         "highest at the driver": lambda rank: size(rank.peak) + _share(rank.peak, rank.capacity),
         "highest in the framework": lambda rank: size(rank.allocated_peak) + _share(rank.allocated_peak, rank.capacity),
@@ -120,6 +122,8 @@ def _print_rank(rank, out) -> None:
         )
         if oom.exception:
             say(f"  {oom.exception}")
+        for frame in oom.python_stack[:MOST_LINES]:
+            say(f"    {frame}")
         out.print()
     parts = accounting(rank)
     if parts:
@@ -137,6 +141,13 @@ def _print_rank(rank, out) -> None:
     fit = of_rank(rank)
     if fit and fit.exact:
         say(f"Memory: {size(fit.fixed)} fixed + {size(fit.per_sample)} a sample ({fit.source}); see bsguard plan")
+    report = rank.report
+    if report and report.growth and report.growth.trend not in (None, "unknown", "flat"):
+        grown = report.growth
+        rate = f", {size(grown.bytes_per_step)} a step" if grown.bytes_per_step else ""
+        say(f"Between steps: {grown.trend}, {size(grown.held_first_bytes)} -> {size(grown.held_last_bytes)}{rate}")
+    for held in report.held[:MOST_LINES] if report else []:
+        say(f"Held from step to step: {held.what}: {known(held.tensors)} tensors, {size(held.bytes)}")
     made = table("#", "reason", "batch", "why", title="Decisions", right=(0,))
     every = decisions(rank)
     for line in every[-MOST_LINES:]:
@@ -150,3 +161,5 @@ def _print_rank(rank, out) -> None:
         say("What would help", style="bold")
         for number, advice in enumerate(rank.advice, 1):
             say(f"  {number}. {advice}")
+    if report and report.missing:
+        say("Not recorded: " + "; ".join(report.missing))

@@ -17,7 +17,7 @@ from bsguard_cli.screen import json_option
 @click.option("--restarts", type=click.IntRange(0, 1000), default=0, metavar="N",
     help="Start a job that died of an out-of-memory error again, up to N times, with a size that fits.")  # fmt: skip
 @click.option("--restart-argument", "restart_arguments", multiple=True, metavar="TEXT",
-    help="Added to the command at a restart: {micro_batch} and {accumulation_steps} are put in. Give it again for more.")  # fmt: skip
+    help="Added to the command at a restart, {micro_batch} and {accumulation_steps} put in. May be repeated.")  # fmt: skip
 @click.option("--observe", is_flag=True, help="Record and report only; never touch the framework (BSGUARD=observe).")
 @click.option("--dir", "folder", metavar="FOLDER", help="Parent of the run folders (BSGUARD_DIR).")
 @click.option("--log", type=click.Choice(["quiet", "normal", "debug"]), help="What is said on stderr (BSGUARD_LOG).")

@@ -182,7 +182,9 @@ def _of_rank(rank) -> list[Any]:
     ]
     for event in rank.events("decision", "oom", "refused", "disarmed", "request")[-RECENT:]:
         what = f"OOM in {event.phase}" if event.type == "oom" else event.reason or event.type
-        sizes = f" {split(event.batch, event.micro_batch, event.accumulation_steps)}" if event.type == "decision" else ""
+        sizes = (
+            f" {split(event.batch, event.micro_batch, event.accumulation_steps)}" if event.type == "decision" else ""
+        )
         why = f": {event.why}" if event.why else ""
         parts.append(Text(clean(f"    {event.time[11:19]} {what}{sizes}{why}", 200), style="dim", overflow="ellipsis"))
     return parts

@@ -10,10 +10,13 @@ from bsguard_cli.errors import Bad
 from bsguard_cli.runs import Run
 from bsguard_cli.words import clean
 
+# fmt: off
 COLUMNS = (
-    "rank seq time mono_ns type step phase device live_bytes peak_bytes allocated_peak_bytes free_bytes request_bytes api "
-    "attempts site sequence reason batch micro_batch accumulation_steps boundary exactness obeyed why"
-).split()
+    "rank", "seq", "time", "mono_ns", "type", "step", "phase", "device", "live_bytes", "peak_bytes",
+    "allocated_peak_bytes", "free_bytes", "request_bytes", "api", "attempts", "site", "sequence", "reason", "batch",
+    "micro_batch", "accumulation_steps", "boundary", "exactness", "obeyed", "why",
+)
+# fmt: on
 _FORMULA = ("=", "+", "-", "@")
 
 

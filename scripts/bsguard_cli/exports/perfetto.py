@@ -71,7 +71,17 @@ def _instant(builder: _Builder, track: int, event: Event) -> None:
     made.type = TrackEvent.TYPE_INSTANT
     made.track_uuid = track
     made.name = clean(_title(event), 200)
-    for field in ("step", "request_bytes", "free_bytes", "live_bytes", "attempts", "api", "boundary", "why", "exactness"):
+    for field in (
+        "step",
+        "request_bytes",
+        "free_bytes",
+        "live_bytes",
+        "attempts",
+        "api",
+        "boundary",
+        "why",
+        "exactness",
+    ):
         value = getattr(event, field)
         if value is None:
             continue
