@@ -76,13 +76,8 @@ def _print(run) -> None:
     styles = {"unrescued": "bold red", "open": "bold red", "rescued": "bold yellow"}
     for rank in run.ranks:
         word, line = verdict(rank)
-        out.print(
-            Text(
-                clean(f"{rank.name}: {line}" if rank.name else line),
-                style=styles.get(word, "bold green"),
-                soft_wrap=True,
-            )
-        )
+        text = Text(clean(f"{rank.name}: {line}" if rank.name else line), style=styles.get(word, "bold green"))
+        out.print(text, soft_wrap=True)
     facts = table("", *[rank.name or "run" for rank in run.ranks[:8]])
     lines = {
         "folder": lambda rank: rank.folder,
