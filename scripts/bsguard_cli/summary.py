@@ -8,7 +8,7 @@ from typing import Any, Optional
 import msgspec
 
 from bsguard_cli.fit import Fit, of_rank
-from bsguard_cli.records import Site
+from bsguard_cli.flame import readable
 from bsguard_cli.runs import Rank, Run
 from bsguard_cli.words import clean, plural, size, split
 
@@ -85,6 +85,7 @@ def _fit(fit: Optional[Fit]) -> Optional[dict[str, Any]]:
 def holders(rank: Rank) -> list[dict[str, Any]]:
     """The largest live allocations at the OOM, equal ones together, with the innermost frame that says something."""
     found: dict[tuple, dict[str, Any]] = {}
+    who = _who_asked(rank)
     groups = rank.report.groups if rank.report else None
     if groups and groups.rows:
         rows = [
@@ -94,13 +95,12 @@ def holders(rank: Rank) -> list[dict[str, Any]]:
                 "phase": row.phase,
                 "api": None,
                 "site": row.site,
-                "where": _innermost(rank.site(row.site)),
+                "where": who.get(row.site or 0),
             }
             for row in groups.rows
         ]
         return sorted(rows, key=lambda line: -line["bytes"])
     for holder in rank.report.holders if rank.report else []:
-        site = rank.site(holder.site)
         key = (holder.site, holder.phase, holder.api, holder.bytes if holder.site is None else None)
         line = found.setdefault(
             key,
@@ -110,7 +110,7 @@ def holders(rank: Rank) -> list[dict[str, Any]]:
                 "phase": holder.phase,
                 "api": holder.api,
                 "site": holder.site,
-                "where": _innermost(site),
+                "where": who.get(holder.site or 0),
             },
         )
         line["bytes"] += holder.bytes
@@ -128,16 +128,21 @@ _PARTS = {
     "free": "free",
 }
 
-# Frames of those who only hand a request on: the code that asked is further out.
-_HANDS_ON = re.compile(r"alloc|Alloc|^0x|^cu[A-Z]|^cuda[A-Z]|DenseTensor")
+# Functions that only hand a request on: the code that asked is further out.
+_HANDS_ON = re.compile(r"alloc|Alloc|^0x|^cu[A-Z]|^cuda[A-Z]|^phi::DenseTensor|^phi::DeviceContext")
 
 
-def _innermost(site: Optional[Site]) -> Optional[str]:
-    """The frame of a stack that says most."""
-    if site is None:
-        return None
-    frames = [*site.python, *site.frames]
-    return next((frame for frame in frames if not _HANDS_ON.search(frame)), frames[0] if frames else None)
+def _who_asked(rank: Rank) -> dict[int, str]:
+    """The frame of each site that says most."""
+    sites = rank.report.sites if rank.report else []
+    names = iter(readable([frame for site in sites for frame in site.frames]))
+    found = {}
+    for site in sites:
+        frames = [*site.python, *(next(names) for _ in site.frames)]
+        telling = (frame for frame in frames if not _HANDS_ON.search(frame.partition("(")[0]))
+        if frames:
+            found[site.site] = next(telling, frames[0])
+    return found
 
 
 def accounting(rank: Rank) -> list[tuple[str, int]]:

@@ -107,7 +107,6 @@ def _share(part: Optional[int], whole: Optional[int]) -> str:
 
 def _print_rank(rank, out) -> None:
     from bsguard_cli.fit import of_rank
-    from bsguard_cli.flame import readable
     from bsguard_cli.screen import row, say, table
     from bsguard_cli.summary import accounting, decisions, holders
     from bsguard_cli.words import clean, known, plural, size, split
@@ -135,9 +134,9 @@ def _print_rank(rank, out) -> None:
     lines = holders(rank)
     if lines:
         made = table("bytes", "count", "phase", "who", title="Largest live allocations", right=(0, 1))
-        names = readable([line["where"] or f"{line['api'] or ''} (site not recorded)" for line in lines])
-        for line, name in zip(lines[:MOST_LINES], names):
-            row(made, size(line["bytes"]), line["count"], known(line["phase"]), clean(name, 120))
+        for line in lines[:MOST_LINES]:
+            who = line["where"] or f"{line['api'] or ''} (site not recorded)".strip()
+            row(made, size(line["bytes"]), line["count"], known(line["phase"]), clean(who, 120))
         out.print(made)
     fit = of_rank(rank)
     if fit and fit.exact:
