@@ -84,7 +84,7 @@ def full_report() -> dict[str, Any]:
         "site": 7,
         "frames": [
             "_ZN6paddle6memory10allocation9Allocator8AllocateEm+0x20 (libphi_core.so)",
-            "_ZN3phi10MatmulKernelIfNS_10GPUContextEEEvRKT0_RKNS_11DenseTensorES7_bbPS5_+0x4ef (libphi_core.so)",
+            "_ZN3phi4CopyINS_13DeviceContextEEEvRKT_RKNS_11DenseTensorENS_5PlaceEbPS5_+0x4ef (libphi_core.so)",
             "_PyEval_EvalFrameDefault+0x2e53 (python3.11)",
         ],
     }
