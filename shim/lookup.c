@@ -23,9 +23,17 @@ static struct {
   _Atomic(void *) libcuda; /* our own handle of it, never closed: entries that we know stay valid */
 } state;
 
-/* dlvsym() is not interposed, and is asked by version, so it cannot answer with our own dlsym(). */
+/*
+ * dlvsym() is not interposed, and is asked by version, so it cannot answer with our own dlsym(). The oldest version
+ * comes first: every glibc of this architecture has it, and a look-up that fails allocates, which never ends where
+ * another preload's malloc() asks dlsym() for the next one.
+ */
 static dlsym_fn real_dlsym(void) {
-  static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
+#ifdef __aarch64__
+  static const char *const versions[] = {"GLIBC_2.17", "GLIBC_2.34"};
+#else
+  static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.34"};
+#endif
   dlsym_fn real = atomic_load_explicit(&bsg_lookup_real_dlsym, memory_order_acquire);
   for (size_t i = 0; !real && i < sizeof versions / sizeof versions[0]; i++)
     real = (dlsym_fn)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
