@@ -57,7 +57,8 @@ def test_recorded_lookups(program, repo: Path, build: Path, release: str) -> Non
     plain = program("matrix_opener_O2", "replay", preload=False, driver=False, env=env, stdin=text)
     guarded = program("matrix_opener_O2", "replay", driver=False, env=env, stdin=text)
     assert plain.returncode == guarded.returncode == 0, guarded
-    answers = list(zip(plain.stdout.splitlines(), guarded.stdout.splitlines(), strict=True))
+    assert plain.stdout.count("\n") == guarded.stdout.count("\n"), guarded
+    answers = list(zip(plain.stdout.splitlines(), guarded.stdout.splitlines()))
     assert len(answers) == len(asked) + 1
     replaced = 0
     for one, other in answers:
