@@ -1,9 +1,10 @@
-/* manual.c - the program bsguard-options: prints every option from the table. */
+/* manual.c - the program bsguard-options: prints every option from the table. --page: as a part of the manual page. */
+#include <string.h>
 #include <unistd.h>
 
 #include "shim/options.h"
 
-int main(void) {
-  bsg_options_manual(STDOUT_FILENO);
+int main(int argc, char **argv) {
+  bsg_options_manual(STDOUT_FILENO, argc > 1 && strcmp(argv[1], "--page") == 0);
   return 0;
 }

@@ -143,8 +143,9 @@ int bsg_options_peek_mode(void) {
   return (int)mode;
 }
 
-void bsg_options_manual(int fd) {
+void bsg_options_manual(int fd, bool page) {
+  const char *format = page ? ".TP\n.BR %s \" (%s; default %s)\"\n%s\n" : "%s (%s; default %s)\n    %s\n";
   for (int id = 0; id < BSG_OPTION_COUNT; id++)
-    dprintf(fd, "%s (%s; default %s)\n    %s\n", options[id].variable, options[id].allowed, options[id].preset,
+    dprintf(fd, format, options[id].variable, options[id].allowed, *options[id].preset ? options[id].preset : "none",
             options[id].meaning);
 }

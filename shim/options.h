@@ -5,6 +5,7 @@
 #ifndef BSG_SHIM_OPTIONS_H
 #define BSG_SHIM_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum bsg_option_id {
@@ -29,7 +30,7 @@ const char *bsg_options_find(const char *variable);
 /* BSGUARD as it stands in the environment, without loading, complaining or remembering. */
 int bsg_options_peek_mode(void);
 
-/* Prints the manual of all options, one paragraph each, to a file descriptor. */
-void bsg_options_manual(int fd);
+/* Prints the manual of all options, one paragraph each, to a file descriptor. page: as a part of a manual page. */
+void bsg_options_manual(int fd, bool page);
 
 #endif
