@@ -62,6 +62,8 @@ int bsg_policy_device(struct bsg_policy *p, struct bsg_when now, const struct bs
     return -ENODEV;
   if (device->device < 0 || device->device >= BSG_MAX_DEVICES)
     return -EINVAL;
+  if (!p->devices[device->device].used)
+    bsg_history_start(&p->histories[device->device]);
   p->devices[device->device].used = true;
   p->devices[device->device].fact = *device;
   if (!p->device_seen) {
@@ -82,6 +84,8 @@ int bsg_policy_mark(struct bsg_policy *p, struct bsg_when now, const struct bsg_
   if (!p || !p->live)
     return -ENODEV;
   note_peak(p, mark->device, mark->peak_bytes);
+  if (bsg_state_device(p, mark->device))
+    bsg_history_rise(&p->histories[mark->device], now, mark);
   BSG_EVENT(p, bsg_event_mark(&p->events, now, mark));
   return 0;
 }
@@ -248,7 +252,6 @@ static void say_summary(struct bsg_policy *p) {
 int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where where) {
   struct bsg_memory_fact memory;
 
-  (void)where;
   if (!p || !p->live)
     return -ENODEV;
   if (p->stopped || !p->device_seen)
@@ -261,11 +264,11 @@ int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where 
     if (p->devices[i].used && p->config.evidence.memory &&
         p->config.evidence.memory(p->config.evidence.context, i, &memory) == 0)
       note_peak(p, i, memory.peak_bytes);
-  if (p->totals.ooms) {
-    struct bsg_snapshot *oom = p->unrescued.taken ? &p->unrescued : &p->latest;
-    if (oom->taken)
-      bsg_state_report(p, now, oom, "end");
-  }
+  struct bsg_snapshot *oom = p->unrescued.taken ? &p->unrescued : &p->latest;
+  if (!oom->taken && bsg_state_summary(p, now, where, &p->summary))
+    oom = &p->summary;
+  if (oom->taken)
+    bsg_state_report(p, now, oom, "end");
   BSG_EVENT(p, bsg_event_stop(&p->events, now, &p->totals));
   if (p->totals.ooms)
     say_summary(p);

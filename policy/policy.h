@@ -22,8 +22,15 @@ struct bsg_evidence {
   /* The largest live allocations, largest first; returns how many were written. No heap allocation. */
   int (*holders)(void *context, int device, struct bsg_holder_fact *out, int room);
   int (*site)(void *context, uint32_t site, struct bsg_site_fact *out);
-  /* "name+0x12 (file)" of a code address into `out`; returns the length. */
-  int (*symbol)(void *context, uint64_t pc, char *out, size_t room);
+  /* Names code addresses, `pc` given and rising, and lists the modules that they are in, as many as there is room for.
+   * Returns how many modules. */
+  int (*frames)(void *context, struct bsg_frame_fact *frames, int count, struct bsg_module_fact *modules, int room);
+  /* All live allocations summed up; `since`: the step from which on allocations count as new. No heap allocation. */
+  int (*census)(void *context, int device, int64_t since, struct bsg_census_fact *out);
+  /* The Python stack of the calling thread, innermost first, a line a frame; returns the length, 0: there is none.
+   * Takes no lock of Python's. */
+  int (*python)(void *context, char *out, size_t room);
+  const char *(*unwinder)(void *context);
   /* Who else holds memory of a device; asked only where a report is written. Not 0: nobody can say. */
   int (*others)(void *context, int device, struct bsg_others_fact *out);
 };
@@ -74,6 +81,12 @@ int bsg_policy_disarmed(struct bsg_policy *p, struct bsg_when now, const char *b
                         const char *why, int for_good);
 int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_memory_fact *memory,
                     uint64_t allocated_peak, struct bsg_where where);
+
+int bsg_policy_framework(struct bsg_policy *p, const struct bsg_framework *framework);
+int bsg_policy_held(struct bsg_policy *p, int device, const char *what, uint64_t tensors, uint64_t with_graph,
+                    uint64_t bytes);
+int bsg_policy_note(struct bsg_policy *p, const char *name, const char *value);
+int bsg_policy_report(struct bsg_policy *p, struct bsg_when now, struct bsg_where where);
 
 /* The process ends: pending refusals are settled, stop event, summary line and report where the run had an OOM. */
 int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where where);

@@ -60,6 +60,11 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
     bsg_state_start(p, now, entry);
     split = bsg_entry_split(entry, batch);
     p->devices[device].last = split;
+    if (p->devices[device].input != entry->hash) {
+      p->devices[device].input = entry->hash;
+      bsg_copy_text(p->devices[device].boundary, sizeof(p->devices[device].boundary), boundary);
+      bsg_copy_text(p->devices[device].signature, sizeof(p->devices[device].signature), signature);
+    }
   }
   answer(out, split.chunks > 1 ? BSG_SHRINK : BSG_KEEP, p->sequence, &split);
   return 0;
@@ -82,6 +87,7 @@ static void gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bsg_w
   record->trigger.device = oom->device;
   record->trigger.where = (struct bsg_where){.step = where.step, .phase = oom->phase};
   bsg_copy_text(record->boundary, sizeof(record->boundary), oom->boundary);
+  bsg_copy_text(record->signature, sizeof(record->signature), oom->signature);
   if ((record->live_bytes == BSG_BYTES_UNKNOWN || record->free_bytes == BSG_BYTES_UNKNOWN) &&
       p->config.evidence.memory && p->config.evidence.memory(p->config.evidence.context, oom->device, &memory) == 0) {
     if (record->live_bytes == BSG_BYTES_UNKNOWN)
@@ -390,6 +396,17 @@ int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_
                                  .peak_bytes = memory->step_peak_bytes,
                                  .allocated_peak_bytes = allocated_peak};
   BSG_EVENT(p, bsg_event_step(&p->events, now, &step));
+  bool told = device->framework.told;
+  struct bsg_step_end end = {.step = where.step,
+                             .held_bytes = told ? device->framework.allocated_bytes : memory->live_bytes,
+                             .idle_bytes = told && device->framework.reserved_bytes != BSG_BYTES_UNKNOWN &&
+                                                   device->framework.reserved_bytes >= device->framework.allocated_bytes
+                                               ? device->framework.reserved_bytes - device->framework.allocated_bytes
+                                               : BSG_BYTES_UNKNOWN,
+                             .peak_bytes = memory->step_peak_bytes};
+  if (device->used)
+    bsg_history_step(&p->histories[memory->device], &end, told, device->input, device->last.micro_batch,
+                     allocated_peak);
   if (p->control_behind)
     bsg_state_write_control(p);
   bsg_state_answer_request(p, now);

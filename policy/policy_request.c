@@ -85,6 +85,21 @@ static void obey(struct bsg_policy *p, struct bsg_when now, const struct bsg_req
   bsg_state_change(p, now, &change);
 }
 
+/* alone: nothing else was asked for, so that this is the answer. */
+static void report(struct bsg_policy *p, struct bsg_when now, bool alone) {
+  struct bsg_where where = {.step = 0, .phase = BSG_PHASE_OTHER};
+  int error;
+
+  for (int i = 0; i < BSG_MAX_DEVICES; i++)
+    if (p->devices[i].used && p->histories[i].last_good_step > where.step)
+      where.step = p->histories[i].last_good_step;
+  error = bsg_policy_report(p, now, where);
+  if (error)
+    refuse(p, now, 0, "no report could be written");
+  else if (alone)
+    BSG_EVENT(p, bsg_event_request(&p->events, now, 0, p->sequence, NULL));
+}
+
 void bsg_state_answer_request(struct bsg_policy *p, struct bsg_when now) {
   char text[BSG_JSON_TEXT_ROOM], why[BSG_WHY_ROOM];
   struct bsg_request request;
@@ -139,8 +154,12 @@ void bsg_state_answer_request(struct bsg_policy *p, struct bsg_when now) {
   }
   if (bsg_request_parse(&p->request_document, text, (size_t)length, &request, why, sizeof(why)) != 0)
     refuse(p, now, request.micro_batch, why);
-  else if (p->config.mode != BSG_MODE_GUARD)
-    refuse(p, now, request.micro_batch, "BSGUARD=observe changes nothing: start the job with BSGUARD=1");
-  else
-    obey(p, now, &request);
+  else {
+    if (request.micro_batch && p->config.mode != BSG_MODE_GUARD)
+      refuse(p, now, request.micro_batch, "BSGUARD=observe changes nothing: start the job with BSGUARD=1");
+    else if (request.micro_batch)
+      obey(p, now, &request);
+    if (request.report)
+      report(p, now, request.micro_batch == 0);
+  }
 }

@@ -16,6 +16,8 @@ void bsg_state_wrote(struct bsg_policy *p, const char *name, int error) {
   char text[BSG_LINE_ROOM];
   struct bsg_out line;
 
+  if (error && !p->files_lost)
+    p->files_lost = error;
   if (error == 0 || p->said_file_error)
     return;
   p->said_file_error = true;
@@ -77,16 +79,47 @@ void bsg_state_start(struct bsg_policy *p, struct bsg_when now, const struct bsg
 void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom,
                        struct bsg_snapshot *picture) {
   const struct bsg_evidence *evidence = &p->config.evidence;
-  int count;
+  int count, device = oom->trigger.device;
 
-  *picture =
-      (struct bsg_snapshot){.taken = true, .when = now, .oom = *oom, .verdict = -1, .exactness = BSG_EXACTNESS_UNKNOWN};
+  *picture = (struct bsg_snapshot){
+      .taken = true, .met = true, .when = now, .oom = *oom, .verdict = -1, .exactness = BSG_EXACTNESS_UNKNOWN};
+  if (bsg_state_device(p, device)) {
+    picture->last_good_step = p->histories[device].last_good_step;
+    picture->input = p->devices[device].input;
+    picture->new_input = !bsg_history_knows(&p->histories[device], picture->input);
+    picture->framework = p->devices[device].framework;
+  }
   if (evidence->memory)
     picture->has_memory = evidence->memory(evidence->context, oom->trigger.device, &picture->memory) == 0;
   if (evidence->holders) {
     count = evidence->holders(evidence->context, oom->trigger.device, picture->holders, BSG_HOLDERS);
     picture->holder_count = count < 0 ? 0 : count > BSG_HOLDERS ? BSG_HOLDERS : count;
   }
+  if (evidence->census)
+    picture->has_census =
+        evidence->census(evidence->context, device, picture->last_good_step + 1, &picture->census) == 0;
+  if (evidence->python && oom->trigger.api)
+    evidence->python(evidence->context, picture->python_stack, sizeof(picture->python_stack));
+}
+
+bool bsg_state_summary(struct bsg_policy *p, struct bsg_when now, struct bsg_where where,
+                       struct bsg_snapshot *picture) {
+  struct bsg_oom_record none = {.live_bytes = BSG_BYTES_UNKNOWN, .free_bytes = BSG_BYTES_UNKNOWN};
+  int device = -1;
+
+  for (int i = 0; i < BSG_MAX_DEVICES; i++)
+    if (p->devices[i].used && (device < 0 || p->histories[i].last_good_step > p->histories[device].last_good_step))
+      device = i;
+  if (device < 0)
+    return false;
+  none.trigger.device = device;
+  none.trigger.where = where;
+  bsg_copy_text(none.boundary, sizeof(none.boundary), p->devices[device].boundary);
+  bsg_copy_text(none.signature, sizeof(none.signature), p->devices[device].signature);
+  bsg_state_picture(p, now, &none, picture);
+  picture->met = false;
+  picture->split = p->devices[device].last;
+  return true;
 }
 
 void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom) {
@@ -100,6 +133,14 @@ void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct b
   } else {
     bsg_state_picture(p, now, oom, &p->latest);
   }
+  if (bsg_state_device(p, oom->trigger.device)) {
+    /* The framework's own figures are of the exception, which comes after the refused call. */
+    p->latest.framework = p->devices[oom->trigger.device].framework;
+    bsg_history_oom(&p->histories[oom->trigger.device]);
+  }
+  if (p->latest.python_stack[0] == '\0')
+    bsg_copy_text(p->latest.python_stack, sizeof(p->latest.python_stack), p->python_stack);
+  p->python_stack[0] = '\0';
   p->refused.taken = false;
 }
 
@@ -154,6 +195,14 @@ int bsg_state_report(struct bsg_policy *p, struct bsg_when now, struct bsg_snaps
                                 .change_total = p->change_total,
                                 .reasons = p->reasons,
                                 .reason_count = p->reason_count,
+                                .sequence = p->sequence,
+                                .applied_sequence = p->applied_sequence,
+                                .history = device ? &p->histories[oom->oom.trigger.device] : NULL,
+                                .held = p->held,
+                                .held_count = p->held_device == oom->oom.trigger.device ? p->held_count : 0,
+                                .notes = p->notes,
+                                .note_count = p->note_count,
+                                .files_lost = p->files_lost,
                                 .totals = p->totals,
                                 .evidence = &p->config.evidence};
   bsg_report_ask_others(oom, &p->config.evidence);

@@ -8,6 +8,7 @@
 #include "policy/control.h"
 #include "policy/entries.h"
 #include "policy/events.h"
+#include "policy/history.h"
 #include "policy/policy.h"
 #include "policy/json_read.h"
 #include "policy/refusals.h"
@@ -25,6 +26,9 @@ struct bsg_device_state {
   struct bsg_split last; /* of the boundary last asked for in training; chunks 0: none was */
   uint64_t step_peak;    /* of the step before */
   uint64_t peak;
+  uint64_t input; /* hash of the boundary and signature last asked for in training; 0: none was */
+  char signature[BSG_SIGNATURE_ROOM], boundary[BSG_BOUNDARY_ROOM]; /* of it */
+  struct bsg_framework_told framework;                             /* as last told */
   bool oom_in_step; /* a training OOM was answered since the last step ended */
 };
 
@@ -56,11 +60,19 @@ struct bsg_policy {
   struct bsg_snapshot refused;   /* of the last refused calls: by the time that an OOM is reported much was freed */
   struct bsg_snapshot latest;    /* of the last OOM */
   struct bsg_snapshot unrescued; /* of the last OOM that was not rescued */
+  struct bsg_snapshot summary;   /* of no OOM */
   struct bsg_totals totals;
   struct bsg_report report; /* being written */
 
   int reason_count, reason_next;
   struct bsg_reason_kept reasons[BSG_REASONS_KEPT]; /* reported by bsg_policy_refused(), each once */
+
+  char python_stack[BSG_STACK_ROOM]; /* of the exception that the framework told of last */
+  int held_count, held_device;
+  struct bsg_held_kept held[BSG_HELD_KEPT];
+  int note_count;
+  struct bsg_note_kept notes[BSG_NOTES_KEPT];
+  int files_lost; /* errno of the first file that could not be written */
 
   bool request_empty; /* the step before found an empty request.json */
   bool request_stuck; /* a request.json could not be removed, and that was said */
@@ -74,6 +86,7 @@ struct bsg_policy {
 
   /* Last, and never cleared: a table knows how many of its slots are in use, and untouched pages cost nothing. */
   struct bsg_entry training_slots[BSG_TRAINING_ROOM], evaluation_slots[BSG_EVALUATION_ROOM];
+  struct bsg_history histories[BSG_MAX_DEVICES]; /* each is started when its device is first used */
 };
 
 /* True where events can be written. */
@@ -108,6 +121,9 @@ void bsg_state_start(struct bsg_policy *p, struct bsg_when now, const struct bsg
 /* Takes a picture of the device's memory as it is now. */
 void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom,
                        struct bsg_snapshot *picture);
+
+/* A picture for a report about a device that has enough: the one used last, or the first. False: none was used. */
+bool bsg_state_summary(struct bsg_policy *p, struct bsg_when now, struct bsg_where where, struct bsg_snapshot *picture);
 
 /* `latest` becomes the picture of this OOM: the one taken when it was refused, where there is one. */
 void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom_record *oom);

@@ -16,6 +16,7 @@
 #define BSG_SIGNATURE_ROOM 256
 #define BSG_WHY_ROOM 256
 #define BSG_EXCEPTION_ROOM 512
+#define BSG_STACK_ROOM 2048
 #define BSG_BYTES_UNKNOWN UINT64_MAX
 #define BSG_EXACTNESS_UNKNOWN (-1)
 
@@ -26,6 +27,7 @@ struct bsg_trigger {
   int device;
   uint32_t site;
   struct bsg_where where;
+  uint64_t thread; /* kernel thread id; 0: not known */
 };
 
 /* One OOM. */
@@ -34,6 +36,29 @@ struct bsg_oom_record {
   int64_t attempts;                /* refused calls; 0 with a limit of the framework's own */
   uint64_t live_bytes, free_bytes; /* BSG_BYTES_UNKNOWN */
   char boundary[BSG_BOUNDARY_ROOM];
+  char signature[BSG_SIGNATURE_ROOM];
+};
+
+/* What the framework said of its memory; BSG_BYTES_UNKNOWN where it does not know. */
+struct bsg_framework_told {
+  bool told;
+  uint64_t allocated_bytes, reserved_bytes, allocated_peak_bytes, reserved_peak_bytes;
+  uint64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+};
+
+#define BSG_HELD_KEPT 8
+
+/* A container of the program that holds tensors. */
+struct bsg_held_kept {
+  char what[160];
+  uint64_t tensors, with_graph, bytes;
+};
+
+#define BSG_NOTES_KEPT 16
+
+struct bsg_note_kept {
+  char name[32];
+  char value[1024];
 };
 
 /* One change of control.json. */

@@ -70,8 +70,12 @@ struct bsg_refusal *bsg_refusals_note(struct bsg_refusals *refusals, const struc
   refusal->record.attempts++;
   refusal->record.live_bytes = fact->live_bytes;
   refusal->record.free_bytes = fact->free_bytes;
-  refusal->record.trigger = (struct bsg_trigger){
-      .api = fact->api, .bytes = fact->request_bytes, .device = fact->device, .site = fact->site, .where = fact->where};
+  refusal->record.trigger = (struct bsg_trigger){.api = fact->api,
+                                                 .bytes = fact->request_bytes,
+                                                 .device = fact->device,
+                                                 .site = fact->site,
+                                                 .where = fact->where,
+                                                 .thread = fact->thread};
   return refusal;
 }
 

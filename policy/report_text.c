@@ -2,9 +2,28 @@
  * report_text.c - report.txt, for a person: first a line for grep, then what was asked for, who holds the memory, where
  * from, what was tried, and what would help. Sizes in both MiB/GiB and bytes.
  */
+#include <string.h>
+
 #include "policy/report.h"
+#include "policy/report_text.h"
 
 #include "shim/bsguard.h"
+
+#define FRAMES_OF_OTHERS 10 /* of sites other than the request's own */
+
+static const char *const cause_words[BSG_CAUSE_COUNT] = {
+    [BSG_CAUSE_NONE] = "nothing ran out",
+    [BSG_CAUSE_FRAMEWORK_LIMIT] = "the framework stopped at a limit of its own",
+    [BSG_CAUSE_OTHER_PROCESS] = "another process holds the memory that was missing",
+    [BSG_CAUSE_FRAGMENTATION] = "there is enough idle memory, but in pieces that are too small",
+    [BSG_CAUSE_ONE_REQUEST] = "one request alone is huge",
+    [BSG_CAUSE_LEAK] = "something keeps more memory with each step",
+    [BSG_CAUSE_GROWING_CACHE] = "data that the program keeps grows with each step",
+    [BSG_CAUSE_OPTIMIZER_STATE] = "the state of the optimizer does not fit",
+    [BSG_CAUSE_FIXED_PART] = "the fixed part (weights, gradients, optimizer state) fills the device",
+    [BSG_CAUSE_EVALUATION] = "the evaluation needs more than is left",
+    [BSG_CAUSE_ACTIVATIONS] = "a step of this batch needs more than the device has",
+    [BSG_CAUSE_UNKNOWN] = "the cause is not known"};
 
 static void size_line(struct bsg_out *out, const char *label, uint64_t bytes) {
   bsg_out_format(out, "  %-22s", label);
@@ -23,12 +42,21 @@ static void pair(struct bsg_out *out, const char *key, uint64_t value, uint64_t 
     bsg_out_format(out, " %s=%llu", key, (unsigned long long)value);
 }
 
+/* Without a blank, so that the line splits at blanks. */
+static void word(struct bsg_out *out, const char *text) {
+  for (; *text; text++)
+    bsg_out_bytes(out, *text == ' ' || *text == '=' || *text == '"' ? "_" : text, 1);
+}
+
 static void verdict_line(const struct bsg_report *report, struct bsg_out *out) {
   const struct bsg_snapshot *oom = report->oom;
   const struct bsg_trigger *trigger = &oom->oom.trigger;
 
-  bsg_out_format(out, "verdict=%s answer=%s device=%d phase=%s", bsg_outcome_name(oom->outcome),
-                 bsg_verdict_name(oom->verdict), trigger->device, bsg_phase_name(trigger->where.phase));
+  bsg_out_format(out, "verdict=%s cause=%s culprit=", oom->met ? bsg_outcome_name(oom->outcome) : "none",
+                 bsg_cause_name(report->culprit.cause));
+  word(out, report->who[0] ? report->who : "unknown");
+  bsg_out_format(out, " answer=%s device=%d phase=%s", bsg_verdict_name(oom->verdict), trigger->device,
+                 bsg_phase_name(trigger->where.phase));
   pair(out, "step", (uint64_t)trigger->where.step, 0);
   bsg_out_format(out, " api=%s", trigger->api ? trigger->api : "none");
   pair(out, "request_bytes", trigger->bytes, 0);
@@ -37,6 +65,8 @@ static void verdict_line(const struct bsg_report *report, struct bsg_out *out) {
   pair(out, "capacity_bytes", report->capacity_bytes, BSG_BYTES_UNKNOWN);
   pair(out, "batch", (uint64_t)oom->split.batch, 0);
   pair(out, "micro_batch", (uint64_t)oom->split.micro_batch, 0);
+  if (report->fits >= 0)
+    bsg_out_format(out, " fits_micro_batch=%lld", (long long)report->fits);
   bsg_out_format(out, " ooms=%lld rescued_steps=%lld decisions=%lld\n", (long long)report->totals.ooms,
                  (long long)report->totals.rescued_steps, (long long)report->change_total);
 }
@@ -63,6 +93,13 @@ static void request_section(const struct bsg_report *report, struct bsg_out *out
   const struct bsg_snapshot *oom = report->oom;
   const struct bsg_trigger *trigger = &oom->oom.trigger;
 
+  if (!oom->met) {
+    bsg_out_text(out, "\nNo request failed. This is how things were at ");
+    bsg_out_time(out, oom->when.unix_ms);
+    bsg_out_text(out, "\n");
+    return;
+  }
+
   bsg_out_text(out, "\nThe request that failed\n  at         ");
   bsg_out_time(out, oom->when.unix_ms);
   bsg_out_format(out, "\n  where      device %d, phase %s, step ", trigger->device,
@@ -78,10 +115,12 @@ static void request_section(const struct bsg_report *report, struct bsg_out *out
   } else {
     bsg_out_text(out, "not known");
   }
-  if (trigger->api)
+  if (trigger->api) {
     bsg_out_format(out, " by %s, refused %lld time%s", trigger->api, (long long)oom->oom.attempts,
                    oom->oom.attempts == 1 ? "" : "s");
-  else
+    if (trigger->thread)
+      bsg_out_format(out, "\n  thread     %llu", (unsigned long long)trigger->thread);
+  } else
     bsg_out_text(out, "; no driver call was refused");
   if (oom->oom.boundary[0]) {
     bsg_out_text(out, "\n  boundary   ");
@@ -166,25 +205,69 @@ static void others_section(const struct bsg_report *report, struct bsg_out *out)
     bsg_out_text(out, "  (not by the pids of this container, if it is one: one of these may be this process)\n");
 }
 
-static void sites_section(const struct bsg_report *report, struct bsg_out *out) {
+/* The frames of allocators, which come first and look alike everywhere: up to the last of them, which stays. */
+static int past_allocators(const struct bsg_report *report, const struct bsg_site_fact *site) {
+  int last = 0;
+
+  for (int n = 0; n < site->frames && n < BSG_MAX_FRAMES / 2; n++) {
+    const struct bsg_frame_fact *frame = bsg_report_frame(report, site->pc[n]);
+    if (frame && strstr(frame->text, "Alloc"))
+      last = n;
+  }
+  return last;
+}
+
+static void one_site(const struct bsg_report *report, struct bsg_out *out, uint32_t number, bool whole) {
   struct bsg_site_fact site;
-  char frame[512];
+  int first, end;
+
+  if (!bsg_report_site(report, number, &site)) {
+    bsg_out_text(out, "    not known\n");
+    return;
+  }
+  first = whole ? 0 : past_allocators(report, &site);
+  end = whole || site.frames < first + FRAMES_OF_OTHERS ? site.frames : first + FRAMES_OF_OTHERS;
+  if (first)
+    bsg_out_format(out, "    (#0 to #%d: allocators)\n", first - 1);
+  for (int n = first; n < end; n++) {
+    const struct bsg_frame_fact *frame = bsg_report_frame(report, site.pc[n]);
+    bsg_out_format(out, "    #%-2d ", n);
+    if (frame)
+      bsg_out_clean(out, frame->text, sizeof(frame->text));
+    else
+      bsg_out_format(out, "0x%llx", (unsigned long long)site.pc[n]);
+    bsg_out_text(out, "\n");
+  }
+  if (site.frames > end)
+    bsg_out_format(out, "    (%d more in report.json)\n", site.frames - end);
+}
+
+static void python_section(const struct bsg_report *report, struct bsg_out *out) {
+  const char *at = report->oom->python_stack;
+
+  if (!*at)
+    return;
+  bsg_out_text(out, "\nPython stack of the request (innermost first)\n");
+  while (*at) {
+    at += strspn(at, " \n");
+    if (*at) {
+      bsg_out_text(out, "    ");
+      bsg_out_clean(out, at, 300);
+      bsg_out_text(out, "\n");
+    }
+    at += strcspn(at, "\n");
+  }
+}
+
+static void sites_section(const struct bsg_report *report, struct bsg_out *out) {
+  uint32_t own = report->oom->oom.trigger.site;
 
   bsg_out_text(out, "\nSites (native stacks, innermost first)\n");
   if (report->site_count == 0)
     bsg_out_text(out, "  none was recorded\n");
   for (int i = 0; i < report->site_count; i++) {
-    bsg_out_format(out, "  site %u%s\n", report->sites[i],
-                   report->sites[i] == report->oom->oom.trigger.site ? ", the request that failed" : "");
-    if (!bsg_report_site(report, report->sites[i], &site)) {
-      bsg_out_text(out, "    not known\n");
-      continue;
-    }
-    for (int n = 0; bsg_report_frame(report, &site, n, frame, sizeof(frame)); n++) {
-      bsg_out_format(out, "    #%-2d ", n);
-      bsg_out_clean(out, frame, sizeof(frame));
-      bsg_out_text(out, "\n");
-    }
+    bsg_out_format(out, "  site %u%s\n", report->sites[i], report->sites[i] == own ? ", the request that failed" : "");
+    one_site(report, out, report->sites[i], report->sites[i] == own);
   }
 }
 
@@ -215,23 +298,44 @@ static void decisions_section(const struct bsg_report *report, struct bsg_out *o
   }
 }
 
+/* For whoever reads no further. */
+static void in_short(const struct bsg_report *report, struct bsg_out *out) {
+  if (!report->oom->met)
+    return;
+  bsg_out_text(out, "\nIn short: ");
+  bsg_out_text(out, cause_words[report->culprit.cause]);
+  if (report->who[0]) {
+    bsg_out_text(out, " (");
+    bsg_out_text(out, report->who);
+    bsg_out_text(out, ")");
+  }
+  bsg_out_text(out, ".\n");
+  if (report->advice_count) {
+    bsg_out_text(out, "First: ");
+    bsg_out_text(out, report->advice[0].text);
+    bsg_out_text(out, "\n");
+  }
+}
+
 void bsg_report_text(const struct bsg_report *report, struct bsg_out *out) {
   bsg_out_text(out, "===== bsguard report START =====\n");
   verdict_line(report, out);
+  in_short(report, out);
   run_section(report, out);
   request_section(report, out);
+  python_section(report, out);
   memory_section(report, out);
+  bsg_report_text_accounting(report, out);
   others_section(report, out);
+  bsg_report_text_fit(report, out);
+  bsg_report_text_groups(report, out);
   holders_section(report, out);
   sites_section(report, out);
+  bsg_report_text_fragmentation(report, out);
+  bsg_report_text_timeline(report, out);
+  bsg_report_text_growth(report, out);
   decisions_section(report, out);
-  if (report->advice_count) {
-    bsg_out_text(out, "\nWhat would help\n");
-    for (int i = 0; i < report->advice_count; i++) {
-      bsg_out_text(out, "  - ");
-      bsg_out_text(out, report->advice[i]);
-      bsg_out_text(out, "\n");
-    }
-  }
+  bsg_report_text_advice(report, out);
+  bsg_report_text_notes(report, out);
   bsg_out_text(out, "===== bsguard report END =====\n");
 }

@@ -59,6 +59,12 @@ int bsg_request_parse(struct bsg_json_document *d, const char *text, size_t leng
   const struct bsg_json_value *schema = bsg_json_find(d, "schema");
   if (!schema || schema->type != BSG_JSON_STRING || strcmp(schema->string, SCHEMA) != 0)
     return wrong(problem, d, schema, "schema", "\"" SCHEMA "\" is allowed");
+  const struct bsg_json_value *report = bsg_json_find(d, "report");
+  if (given(report) && report->type != BSG_JSON_BOOL)
+    return wrong(problem, d, report, "report", "true or false is allowed");
+  request->report = given(report) && report->boolean;
+  if (request->report && !given(value))
+    return 0;
   if (request->micro_batch == 0)
     return wrong(problem, d, value, "micro_batch", "an integer of at least 1 is allowed");
   value = bsg_json_find(d, "device");

@@ -11,6 +11,7 @@
 struct bsg_request {
   int64_t micro_batch; /* samples; 0: none could be read */
   int device;          /* -1: any */
+  bool report;         /* write one now */
   bool has_boundary;
   char boundary[BSG_BOUNDARY_ROOM];
 };

@@ -201,6 +201,59 @@ BSG_EXPORT int64_t bsg_step(int device, uint64_t allocated_peak) {
   return bsg_current_step();
 }
 
+BSG_EXPORT int bsg_framework(const struct bsg_framework *framework) {
+  struct bsg_framework mine;
+  struct bsg_policy *policy;
+  int result;
+
+  if (!framework || !is_device(framework->device))
+    return -EINVAL;
+  memset(&mine, 0xff, sizeof mine); /* what an older caller does not know is not known */
+  mine.python_stack = NULL;
+  memcpy(&mine, framework, common(framework->size, sizeof mine));
+  if (!(policy = bsg_root_lock()))
+    return OFF;
+  result = bsg_policy_framework(policy, &mine);
+  bsg_root_unlock();
+  return result;
+}
+
+BSG_EXPORT int bsg_held(int device, const char *what, uint64_t tensors, uint64_t with_graph, uint64_t bytes) {
+  struct bsg_policy *policy;
+  int result;
+
+  if (!is_device(device))
+    return -EINVAL;
+  if (!(policy = bsg_root_lock()))
+    return OFF;
+  result = bsg_policy_held(policy, device, what, tensors, with_graph, bytes);
+  bsg_root_unlock();
+  return result;
+}
+
+BSG_EXPORT int bsg_note(const char *name, const char *value) {
+  struct bsg_policy *policy;
+  int result;
+
+  if (!name || !*name)
+    return -EINVAL;
+  if (!(policy = bsg_root_lock()))
+    return OFF;
+  result = bsg_policy_note(policy, name, value);
+  bsg_root_unlock();
+  return result;
+}
+
+BSG_EXPORT int bsg_report(void) {
+  struct bsg_policy *policy = bsg_root_lock();
+  int result;
+  if (!policy)
+    return OFF;
+  result = bsg_policy_report(policy, bsg_clock_now(), bsg_current_where());
+  bsg_root_unlock();
+  return result;
+}
+
 BSG_EXPORT int bsg_memory(int device, struct bsg_memory *out) {
   struct bsg_memory_fact fact;
   struct bsg_memory memory = {0};

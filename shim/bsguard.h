@@ -87,6 +87,21 @@ struct bsg_oom {
   const char *exception;  /* first line of the framework's own message */
 };
 
+/*
+ * What a framework knows of its memory on a device, all in bytes, UINT64_MAX where it does not. Told at the end of each
+ * step, and when an out-of-memory exception was caught, before anything is freed: with the Python stack that it came
+ * from, innermost first, a line a frame; NULL at a step's end.
+ */
+struct bsg_framework {
+  uint32_t size;
+  int32_t device;
+  uint64_t allocated_bytes;                           /* in use by tensors */
+  uint64_t reserved_bytes;                            /* taken from the driver */
+  uint64_t allocated_peak_bytes, reserved_peak_bytes; /* over the whole run */
+  uint64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+  const char *python_stack;
+};
+
 /* Device memory as seen at the driver. */
 struct bsg_memory {
   uint32_t size;
@@ -159,6 +174,23 @@ BSG_EXPORT int64_t bsg_step(int device, uint64_t allocated_peak);
 
 /* Fills `out` (its `size` set by the caller). -ENODEV: no such device, or none was used yet. */
 BSG_EXPORT int bsg_memory(int device, struct bsg_memory *out);
+
+/* What the framework says of its memory: for reports and fits only. */
+BSG_EXPORT int bsg_framework(const struct bsg_framework *framework);
+
+/*
+ * A container of the program that holds tensors of a device from step to step: `what` says which, in a few words.
+ * with_graph: how many of its tensors keep a graph alive. bytes: of the tensors themselves. A NULL forgets all that
+ * were told before. The first eight are kept, so tell the largest first.
+ */
+BSG_EXPORT int bsg_held(int device, const char *what, uint64_t tensors, uint64_t with_graph, uint64_t bytes);
+
+/* A word for reports: a version ("python", "3.11.7"), flags, modules. The same name again replaces it. Never secrets.
+ */
+BSG_EXPORT int bsg_note(const char *name, const char *value);
+
+/* Writes report.txt and report.json of how things are now; also asked for by a request.json with "report": true. */
+BSG_EXPORT int bsg_report(void);
 
 #ifdef __cplusplus
 }

@@ -106,9 +106,53 @@ struct bsg_memory_fact {
   uint64_t total_bytes, free_bytes, live_bytes, peak_bytes, step_peak_bytes;
   uint64_t live_count; /* allocations */
   uint64_t kind_bytes[BSG_KIND_COUNT];
+  uint64_t missed_count; /* allocations that could not be entered */
   uint64_t before_bytes; /* used on the device, but not by the ledger, when it was first used: the context, others;
                             UINT64_MAX: not known */
 };
+
+/* Live allocations of one site and phase together. site BSG_NO_SITE: those that no stack was taken for. */
+struct bsg_group_fact {
+  uint32_t site;
+  int32_t phase;
+  uint64_t bytes, count;
+  uint32_t first_step, last_step; /* that they were made in */
+};
+
+#define BSG_MAX_GROUPS 16
+#define BSG_MAX_SINCE 8
+#define BSG_MAP_CELLS 64
+#define BSG_PHASES 9
+
+/* All live allocations of a device, summed up. Largest groups first. */
+struct bsg_census_fact {
+  uint64_t total_bytes, count;
+  uint64_t with_site_bytes;
+  uint64_t phase_bytes[BSG_PHASES], phase_count[BSG_PHASES];
+  int group_count;
+  struct bsg_group_fact groups[BSG_MAX_GROUPS];
+  uint64_t since_bytes; /* made in the step that was asked about, or later */
+  int since_count;
+  struct bsg_group_fact since[BSG_MAX_SINCE];
+  uint64_t map_from, map_to;  /* addresses; equal: there is no map */
+  uint8_t map[BSG_MAP_CELLS]; /* tenths of the cell that are in use: 0 nothing at all, 9 nine and more */
+};
+
+/* A code address in words, and where it is, for symbolizing offline. */
+struct bsg_frame_fact {
+  uint64_t pc;
+  uint64_t offset; /* from where its module was loaded */
+  int module;      /* index; -1: in none */
+  char text[224];  /* "name+0x12 (file)" */
+};
+
+struct bsg_module_fact {
+  char path[256];
+  char build_id[41]; /* hexadecimal; "": it has none */
+};
+
+#define BSG_MOST_FRAMES 512
+#define BSG_MOST_MODULES 32
 
 struct bsg_site_fact {
   uint32_t site;

@@ -26,6 +26,7 @@
 #include "shim/log.h"
 #include "shim/lookup.h"
 #include "shim/options.h"
+#include "shim/python.h"
 #include "shim/unseen.h"
 
 enum running { NOT_STARTED, ACTIVE, OFF };
@@ -102,6 +103,7 @@ void bsg_root_start(void) {
   if (atomic_load(&state.running) == ACTIVE && !atomic_exchange(&state.prepared, true)) {
     bsg_sites_prepare();
     bsg_others_prepare();
+    bsg_python_prepare();
     bsg_log(BSG_LOG_DEBUG, "started, stacks by %s", bsg_sites_unwinder());
   }
 }
@@ -136,14 +138,30 @@ static int evidence_site(void *context, uint32_t site, struct bsg_site_fact *out
   return bsg_sites_get(site, out);
 }
 
-static int evidence_symbol(void *context, uint64_t pc, char *out, size_t room) {
+static int evidence_frames(void *context, struct bsg_frame_fact *frames, int count, struct bsg_module_fact *modules,
+                           int room) {
   (void)context;
-  return bsg_symbols_name(pc, out, room);
+  return bsg_symbols_resolve(frames, count, modules, room);
 }
 
 static int evidence_others(void *context, int device, struct bsg_others_fact *out) {
   (void)context;
   return bsg_others_list(device, out);
+}
+
+static int evidence_census(void *context, int device, int64_t since, struct bsg_census_fact *out) {
+  (void)context;
+  return bsg_record_census(device, since, out);
+}
+
+static int evidence_python(void *context, char *out, size_t room) {
+  (void)context;
+  return bsg_python_stack(out, room);
+}
+
+static const char *evidence_unwinder(void *context) {
+  (void)context;
+  return bsg_sites_unwinder();
 }
 
 static void say(int level, const char *line) {
@@ -174,7 +192,10 @@ static struct bsg_policy *create(void) {
       .evidence = {.memory = evidence_memory,
                    .holders = evidence_holders,
                    .site = evidence_site,
-                   .symbol = evidence_symbol,
+                   .frames = evidence_frames,
+                   .census = evidence_census,
+                   .python = evidence_python,
+                   .unwinder = evidence_unwinder,
                    .others = evidence_others},
       .say = say,
   };

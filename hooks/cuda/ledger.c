@@ -370,6 +370,16 @@ int bsg_ledger_largest(int device, struct bsg_allocation *out, int room) {
   return count;
 }
 
+void bsg_ledger_each(int device, void (*visit)(const struct bsg_allocation *allocation, void *context), void *context) {
+  bsg_lock_take(&state.lock);
+  for (uint64_t n = 0; n < places(); n++) {
+    const struct bsg_allocation *entry = place(n);
+    if (entry->key && is_device_memory(entry->kind) && entry->device == device)
+      visit(entry, context);
+  }
+  bsg_lock_give(&state.lock);
+}
+
 uint64_t bsg_ledger_missed(void) {
   uint64_t missed;
   bsg_lock_take(&state.lock);

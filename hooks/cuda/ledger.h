@@ -81,6 +81,10 @@ void bsg_ledger_step(int device);
 /* The largest live allocations of a device (-1: of all) in its own memory, largest first; returns how many. */
 int bsg_ledger_largest(int device, struct bsg_allocation *out, int room);
 
+/* Shows each live allocation of a device that is of its own memory. `visit` holds the ledger's lock: it must call
+ * nothing. */
+void bsg_ledger_each(int device, void (*visit)(const struct bsg_allocation *allocation, void *context), void *context);
+
 /* Allocations that were not entered, for want of memory. */
 uint64_t bsg_ledger_missed(void);
 

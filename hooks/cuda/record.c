@@ -367,6 +367,7 @@ int bsg_record_memory(int device, bool ask, struct bsg_memory_fact *out) {
   out->peak_bytes = totals.peak_bytes;
   out->step_peak_bytes = totals.step_peak_bytes;
   out->live_count = totals.live_count;
+  out->missed_count = bsg_ledger_missed();
   out->before_bytes = atomic_load(&state.before[device]);
   if (ask && bsg_driver_memory(device, bsg_contexts_any(device), &out->free_bytes, &total_bytes) == 0)
     bsg_record_limit_info(device, &out->free_bytes, &total_bytes);

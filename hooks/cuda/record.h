@@ -78,6 +78,10 @@ int bsg_record_memory(int device, bool ask, struct bsg_memory_fact *out);
 /* The largest live allocations of a device, and what its pools hold idle; returns how many. */
 int bsg_record_holders(int device, struct bsg_holder_fact *out, int room);
 
+/* All live allocations of a device summed up; those made in step `since` or later are new. -ENODEV: no such device.
+ * Callers serialise. */
+int bsg_record_census(int device, int64_t since, struct bsg_census_fact *out);
+
 /* Devices used so far, as a bit set. */
 uint64_t bsg_record_devices(void);
 

@@ -135,6 +135,122 @@ int bsg_symbols_name(uint64_t pc, char *out, size_t room) {
   return (size_t)search.length < room ? search.length : (int)room - 1;
 }
 
+/* The note that the linker leaves: bytes, of which the first twenty are kept. */
+static void read_build_id(const struct dl_phdr_info *object, char out[41]) {
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+    const char *at = (const char *)(object->dlpi_addr + segment->p_vaddr), *end = at + segment->p_memsz;
+    if (segment->p_type != PT_NOTE)
+      continue;
+    while ((size_t)(end - at) >= sizeof(ElfW(Nhdr))) {
+      const ElfW(Nhdr) *note = (const void *)at;
+      const unsigned char *bytes = (const unsigned char *)(note + 1) + ((note->n_namesz + 3) & ~3u);
+      if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && memcmp(note + 1, "GNU", 4) == 0) {
+        for (uint32_t n = 0; n < note->n_descsz && n < 20; n++)
+          snprintf(out + 2 * n, 3, "%02x", bytes[n]);
+        return;
+      }
+      at = (const char *)bytes + ((note->n_descsz + 3) & ~3u);
+      if (at > end)
+        return;
+    }
+  }
+}
+
+struct resolution {
+  struct bsg_frame_fact *frames;
+  int count;
+  struct bsg_module_fact *modules;
+  int room, used;
+};
+
+/* The best symbol so far of each frame of the library that is being read. */
+static const ElfW(Sym) * best_of[BSG_MOST_FRAMES];
+
+/* A return address may be the first byte of the next function. */
+static uint64_t code_of(const struct bsg_frame_fact *frame) {
+  return frame->pc - 1;
+}
+
+static int first_at_or_after(const struct bsg_frame_fact *frames, int count, uint64_t address) {
+  int low = 0, high = count;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (code_of(&frames[middle]) < address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void offer(const struct resolution *all, ElfW(Addr) base, const ElfW(Sym) * symbol) {
+  uint64_t from = base + symbol->st_value;
+
+  if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0 || ELF64_ST_TYPE(symbol->st_info) == STT_TLS)
+    return;
+  for (int i = first_at_or_after(all->frames, all->count, from); i < all->count; i++) {
+    if (symbol->st_size != 0 && code_of(&all->frames[i]) - from >= symbol->st_size)
+      return;
+    if (!best_of[i] || symbol->st_value > best_of[i]->st_value)
+      best_of[i] = symbol;
+  }
+}
+
+static int enter_module(struct resolution *all, const struct dl_phdr_info *object) {
+  struct bsg_module_fact *module;
+
+  if (all->used == all->room)
+    return -1;
+  module = &all->modules[all->used];
+  memset(module, 0, sizeof *module);
+  snprintf(module->path, sizeof module->path, "%s",
+           object->dlpi_name && object->dlpi_name[0] ? object->dlpi_name : program_invocation_name);
+  read_build_id(object, module->build_id);
+  return all->used++;
+}
+
+static void spell(struct bsg_frame_fact *frame, const struct dl_phdr_info *object, const struct tables *tables,
+                  const ElfW(Sym) * symbol) {
+  frame->offset = frame->pc - object->dlpi_addr;
+  if (symbol)
+    snprintf(frame->text, sizeof frame->text, "%.180s+0x%llx (%.30s)", tables->strings + symbol->st_name,
+             (unsigned long long)(frame->offset - symbol->st_value), file_name(object));
+  else
+    snprintf(frame->text, sizeof frame->text, "0x%llx (%.180s)", (unsigned long long)frame->offset, file_name(object));
+}
+
+static int resolve_in(struct dl_phdr_info *object, size_t size, void *argument) {
+  struct resolution *all = argument;
+  struct tables tables;
+  int here = 0, module;
+  bool readable;
+
+  (void)size;
+  for (int i = 0; i < all->count; i++)
+    here += contains(object, code_of(&all->frames[i]));
+  if (here == 0)
+    return 0;
+  memset(best_of, 0, sizeof best_of);
+  readable = find_tables(object, &tables);
+  for (uint32_t i = 1, count = readable ? count_symbols(&tables) : 0; i < count; i++)
+    offer(all, object->dlpi_addr, &tables.symbols[i]);
+  module = enter_module(all, object);
+  for (int i = 0; i < all->count; i++)
+    if (contains(object, code_of(&all->frames[i]))) {
+      all->frames[i].module = module;
+      spell(&all->frames[i], object, &tables, best_of[i]);
+    }
+  return 0;
+}
+
+int bsg_symbols_resolve(struct bsg_frame_fact *frames, int count, struct bsg_module_fact *modules, int room) {
+  struct resolution all = {
+      .frames = frames, .count = count < BSG_MOST_FRAMES ? count : BSG_MOST_FRAMES, .modules = modules, .room = room};
+  dl_iterate_phdr(resolve_in, &all);
+  return all.used;
+}
+
 /* By the GNU hash table, as the loader does it; libraries without one are not searched. */
 static const ElfW(Sym) * look_up(const struct tables *tables, const char *name) {
   const uint32_t *table = tables->gnu_hash, *buckets, *chains;

@@ -10,8 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shim/facts.h"
+
 /* "name+0x12 (file)" of a code address; returns its length. */
 int bsg_symbols_name(uint64_t pc, char *out, size_t room);
+
+/*
+ * Names many addresses, given in rising order, at most BSG_MOST_FRAMES: each library's symbols are read through once
+ * for all that lie in it. `modules`: those libraries, as far as there is room; returns how many. Callers serialise.
+ */
+int bsg_symbols_resolve(struct bsg_frame_fact *frames, int count, struct bsg_module_fact *modules, int room);
 
 /*
  * What dlsym(RTLD_NEXT, name) is for the code at `caller`: the first definition in a library that was loaded after its

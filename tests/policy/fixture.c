@@ -63,9 +63,29 @@ static int site(void *context, uint32_t number, struct bsg_site_fact *out) {
   return 0;
 }
 
-static int symbol(void *context, uint64_t pc, char *out, size_t room) {
+static int frames(void *context, struct bsg_frame_fact *list, int count, struct bsg_module_fact *modules, int room) {
   (void)context;
-  return snprintf(out, room, "function_%llx+0x1 (libtest.so)", (unsigned long long)pc);
+  for (int i = 0; i < count; i++) {
+    list[i].module = 0;
+    list[i].offset = list[i].pc - 0x100;
+    snprintf(list[i].text, sizeof(list[i].text), "function_%llx+0x1 (libtest.so)", (unsigned long long)list[i].pc);
+  }
+  if (!count || !room)
+    return 0;
+  modules[0] = (struct bsg_module_fact){.path = "/usr/lib/libtest.so", .build_id = "00ff"};
+  return 1;
+}
+
+static int census(void *context, int device, int64_t since, struct bsg_census_fact *out) {
+  (void)context, (void)device;
+  fixture.census_since = since;
+  *out = fixture.census;
+  return fixture.no_census ? -1 : 0;
+}
+
+static int python(void *context, char *out, size_t room) {
+  (void)context;
+  return snprintf(out, room, "%s", fixture.python);
 }
 
 static void say(int level, const char *line) {
@@ -103,13 +123,20 @@ void fixture_open(enum bsg_mode mode) {
                                             .step_peak_bytes = 22 * GIB,
                                             .live_count = 100};
   fixture.others.own_seen = true;
+  fixture.python = "";
   fixture.config = (struct bsg_policy_config){
       .mode = mode,
       .directory = fixture.parent,
       .pid = 4711,
       .rank = -1,
       .command = "train.py",
-      .evidence = {.memory = memory, .holders = holders, .site = site, .symbol = symbol, .others = others},
+      .evidence = {.memory = memory,
+                   .holders = holders,
+                   .site = site,
+                   .frames = frames,
+                   .others = others,
+                   .census = census,
+                   .python = python},
       .say = say,
   };
   create();

@@ -29,6 +29,10 @@ struct fixture {
   bool no_others; /* nobody can say */
   struct bsg_others_fact others;
   int others_asked;
+  bool no_census;
+  struct bsg_census_fact census;
+  int64_t census_since;
+  const char *python; /* the thread's stack, by the interpreter */
   uint64_t freed_bytes;
 };
 

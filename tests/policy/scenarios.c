@@ -30,6 +30,40 @@ static void begin(const char *name, enum bsg_mode mode, int rank, bool adapter) 
   for (int i = 0; i < 3; i++)
     fixture.holders[i] = (struct bsg_holder_fact){
         .api = "cuMemAlloc_v2", .bytes = (uint64_t)(3 - i) * GIB, .site = 40, .where = {i, BSG_PHASE_FORWARD}};
+  fixture.python = "  File \"train.py\", line 12 in forward\n  File \"train.py\", line 40 in <module>\n";
+  fixture.census = (struct bsg_census_fact){
+      .total_bytes = 7 * GIB,
+      .count = 9,
+      .with_site_bytes = 6 * GIB,
+      .phase_bytes = {[BSG_PHASE_FORWARD] = 6 * GIB, [BSG_PHASE_OPTIMIZER] = GIB},
+      .phase_count = {[BSG_PHASE_FORWARD] = 8, [BSG_PHASE_OPTIMIZER] = 1},
+      .group_count = 2,
+      .groups =
+          {{.site = 40, .phase = BSG_PHASE_FORWARD, .bytes = 6 * GIB, .count = 8, .first_step = 1, .last_step = 9},
+           {.phase = BSG_PHASE_OPTIMIZER, .bytes = GIB / 2, .count = 1, .first_step = 1, .last_step = 1}},
+      .since_bytes = GIB,
+      .since_count = 1,
+      .since = {{.site = 41, .phase = BSG_PHASE_FORWARD, .bytes = GIB, .count = 2}},
+      .map_from = 0x7f0000000000,
+      .map_to = 0x7f0200000000,
+      .map = {9, 9, 5, 0, 1}};
+}
+
+/* What an adapter tells at a step's end. */
+static void tell(uint64_t allocated, uint64_t reserved) {
+  struct bsg_framework framework = {.size = sizeof(framework),
+                                    .allocated_bytes = allocated,
+                                    .reserved_bytes = reserved,
+                                    .allocated_peak_bytes = allocated * 2,
+                                    .reserved_peak_bytes = allocated * 2 + 64 * MIB,
+                                    .parameter_bytes = GIB,
+                                    .gradient_bytes = GIB,
+                                    .optimizer_bytes = 2 * GIB};
+  bsg_policy_framework(fixture.policy, &framework);
+  bsg_policy_note(fixture.policy, "python", "3.11.7");
+  bsg_policy_note(fixture.policy, "amp", "off");
+  bsg_policy_held(fixture.policy, 0, NULL, 0, 0, 0);
+  bsg_policy_held(fixture.policy, 0, "list losses in train.py", 12, 12, 48);
 }
 
 static void finish(void) {
@@ -49,6 +83,7 @@ static void training_oom(void) {
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
   refuse(64 * MIB, 7);
   refuse(64 * MIB, 7);
+  tell(20 * GIB, 21 * GIB);
   struct bsg_decision decision = terminal(32, BSG_PHASE_BACKWARD, BSG_EQUIVALENT);
   applied(&decision);
   end_step();
@@ -57,7 +92,9 @@ static void training_oom(void) {
 static void quiet(void) {
   begin("quiet", BSG_MODE_GUARD, -1, true);
   for (int i = 0; i < 3; i++) {
-    boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
+    boundary(0, "Net", "float32[8]", 32 - 8 * i, BSG_PHASE_FORWARD);
+    fixture.memory.step_peak_bytes = (uint64_t)(22 - i) * GIB;
+    tell((uint64_t)(6 + i) * GIB, 8 * GIB);
     end_step();
   }
   finish();
@@ -122,6 +159,8 @@ static void requests(void) {
   write_file("request.json", "{\"schema\": \"bsguard.request/1\", \"micro_batch\": 0}");
   end_step();
   write_file("request.json", "micro_batch: 4");
+  end_step();
+  write_file("request.json", "{\"schema\": \"bsguard.request/1\", \"report\": true}");
   end_step();
   finish();
 }

@@ -143,25 +143,30 @@ def test_splits_are_consistent(run: Path) -> None:
 def test_reports_are_valid_and_add_up(run: Path) -> None:
     found = events(run)
     ooms = [event for event in found if event["type"] == "oom"]
-    assert (run / "report.json").exists() == (run / "report.txt").exists() == bool(ooms)
-    if not ooms:
-        return
     report = strict((run / "report.json").read_text(encoding="utf-8"))
     validator("report").validate(report)
     assert report["holders_bytes"] == sum(holder["bytes"] for holder in report["holders"])
     sizes = [holder["bytes"] for holder in report["holders"]]
     assert sizes == sorted(sizes, reverse=True)
-    memory = report["memory"]
+    assert (report["oom"] is None) == (not ooms) == (report["verdict"]["outcome"] == "none")
+    accounting, memory = report["accounting"], report["memory"]
+    assert sum(part["bytes"] for part in accounting["parts"]) == accounting["sum_bytes"] == memory["capacity_bytes"]
     used = memory["capacity_bytes"] - memory["free_bytes"]
     assert memory["not_in_ledger_bytes"] == used - memory["live_bytes"]
     assert report["totals"]["ooms"] == len(ooms)
     assert report["decisions_total"] == len([event for event in found if event["type"] == "decision"])
-    assert {holder["site"] for holder in report["holders"]} <= {site["site"] for site in report["sites"]}
+    named = {site["site"] for site in report["sites"]} | {None}
+    groups, growth = report["groups"], report["growth"]
+    for rows in (report["holders"], groups["rows"], growth["since"]):
+        assert {row["site"] for row in rows} <= named
+    assert sum(phase["bytes"] for phase in groups["phases"]) == groups["total_bytes"] >= groups["listed_bytes"]
+    assert groups["listed_bytes"] == sum(row["bytes"] for row in groups["rows"])
+    for site in report["sites"]:
+        assert len(site["frames"]) == len(site["raw"])
+        assert all(raw["module"] is None or raw["module"] < len(report["modules"]) for raw in site["raw"])
 
 
 def test_the_two_reports_agree(run: Path) -> None:
-    if not (run / "report.json").exists():
-        return
     report = strict((run / "report.json").read_text(encoding="utf-8"))
     lines = (run / "report.txt").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "===== bsguard report START ====="
@@ -169,6 +174,11 @@ def test_the_two_reports_agree(run: Path) -> None:
     verdict = dict(pair.split("=", 1) for pair in lines[1].split())
     assert next(iter(verdict)) == "verdict"
     oom = report["oom"]
+    assert verdict["cause"] == report["verdict"]["cause"]
+    if oom is None:
+        assert verdict["verdict"] == "none" and not report["advice"]
+        return
+    assert verdict["culprit"] == (report["verdict"]["culprit"] or "unknown").replace(" ", "_")
     for key, value in (
         ("verdict", oom["verdict"]),
         ("answer", oom["answer"] or "none"),
@@ -213,12 +223,12 @@ def test_outcomes(played: Path) -> None:
         return [event["type"] for event in events(scenario(played, name)) if event["type"] not in ("mark", "unhooked")]
 
     once = ["oom", "decision", "applied", "step"]
-    assert types("quiet") == ["start", "decision", "step", "step", "step", "stop"]
+    assert types("quiet") == ["start", "decision", "step", "step", "step", "report", "stop"]
     assert types("rescued") == ["start", "decision", *once, *once, "absorbed", "step", "report", "stop"]
     assert types("observed") == ["start", "oom", "report", "report", "stop"]
     assert types("evaluation") == ["start", "decision", "oom", "applied", "report", "stop"]
-    answered = ["request", "decision", "step", "request", "step", "request"]
-    assert types("requests") == ["start", "decision", "step", *answered, "stop"]
+    answered = ["request", "decision", "step", "request", "step", "request", "step", "report", "request"]
+    assert types("requests") == ["start", "decision", "step", *answered, "report", "stop"]
 
 
 @pytest.mark.parametrize("field", ["sequence", "micro_batch", "entries", "rank"])

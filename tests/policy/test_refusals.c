@@ -227,7 +227,7 @@ TEST(pending_at_the_end_was_absorbed_if_the_thread_went_on) {
   refuse(64 * MIB, 7);
   grant(MIB, 7); /* made do with less */
   stop();
-  CHECK_TEXT(order_of_events(), "start absorbed stop");
+  CHECK_TEXT(order_of_events(), "start absorbed report stop");
   CHECK_INT(fixture.line_count, 0);
 }
 
@@ -235,7 +235,7 @@ TEST(pending_at_the_end_was_absorbed_under_an_adapter) {
   fixture_start(BSG_MODE_GUARD);
   refuse(64 * MIB, 7);
   stop();
-  CHECK_TEXT(order_of_events(), "start absorbed stop");
+  CHECK_TEXT(order_of_events(), "start absorbed report stop");
 }
 
 TEST(inferred_and_last_is_one_oom_in_the_end) {

@@ -54,7 +54,8 @@ TEST(text_says_it_all) {
   die_at_the_floor();
   const char *text = read_file("report.txt");
   CHECK(strncmp(text,
-                "===== bsguard report START =====\nverdict=unrescued answer=floor device=0 phase=backward step=117 "
+                "===== bsguard report START =====\nverdict=unrescued cause=activations culprit=ResNet answer=floor "
+                "device=0 phase=backward step=117 "
                 "api=cuMemAlloc_v2 request_bytes=67108864 free_bytes=33554432 live_bytes=23622320128 "
                 "capacity_bytes=24159191040 batch=4 micro_batch=1 ooms=3 rescued_steps=0 decisions=3\n",
                 strlen("===== bsguard report START =====\n") + 150) == 0);
@@ -85,9 +86,8 @@ TEST(figures_add_up) {
   /* 100 + 99 + ... + 91 MiB */
   CHECK_HAS(text, "The largest live allocations (10 of 100, together 955.0 MiB)\n");
   CHECK_HAS(json, "\"holders_bytes\": 1001390080,");
-  CHECK_HAS(
-      json,
-      "{\"bytes\": 104857600, \"api\": \"cuMemAllocPitch_v2\", \"step\": null, \"phase\": \"forward\", \"site\": 40}");
+  CHECK_HAS(json, "{\"bytes\": 104857600, \"api\": \"cuMemAllocPitch_v2\", \"step\": null, \"phase\": \"forward\", "
+                  "\"site\": 40, \"kind\": \"plain\"}");
 }
 
 TEST(each_site_is_printed_once) {
@@ -118,7 +118,7 @@ TEST(advice_at_the_floor) {
       text,
       "Batch 4 was run one sample at a time and still did not fit: 22.0 GiB are held by this process of 22.5 GiB.");
   CHECK_HAS(text, "A smaller batch cannot help.");
-  CHECK_HAS(text, "480.0 MiB of the device are used but were not allocated by this process");
+  CHECK(!strstr(text, "480.0 MiB of the device are used but")); /* nobody else is there */
   CHECK(!strstr(text, "FLAGS_gpu_memory_limit_mb"));
   CHECK(!strstr(text, "in pieces"));
 }
@@ -186,7 +186,7 @@ TEST(nobody_else_is_there) {
   fixture_start(BSG_MODE_GUARD);
   die_with_others();
   CHECK_HAS(read_file("report.txt"), "\nOther processes on the device\n  none\n");
-  CHECK_HAS(read_file("report.txt"), "; NVML names no other process.");
+  CHECK(!strstr(read_file("report.txt"), "other processes on the device"));
   CHECK_HAS(read_file("report.json"), "\"processes\": []");
 }
 
@@ -277,7 +277,7 @@ TEST(an_oom_that_nobody_reported) {
   refuse(64 * MIB, 7);
   unrescued(BSG_PHASE_OTHER);
   const char *text = read_file("report.txt");
-  CHECK_HAS(text, "verdict=unrescued answer=none device=0 phase=other");
+  CHECK_HAS(text, "verdict=unrescued cause=unknown culprit=unknown answer=none device=0 phase=other");
   CHECK_HAS(text, "api=cuMemAlloc_v2 request_bytes=67108864");
 }
 
@@ -298,8 +298,8 @@ TEST(the_end_keeps_the_picture_of_what_was_not_saved) {
   end_step();
   stop();
   const char *text = read_file("report.txt");
-  CHECK_HAS(text,
-            "verdict=unrescued answer=cannot device=0 phase=forward step=7 api=cuMemAlloc_v2 request_bytes=67108864");
+  CHECK_HAS(text, "verdict=unrescued cause=activations culprit=Net answer=cannot device=0 phase=forward step=7 "
+                  "api=cuMemAlloc_v2 request_bytes=67108864");
   CHECK_HAS(text, "ooms=2 rescued_steps=1 decisions=2");
   CHECK_HAS(text, "       104857600  cuMemAllocPitch_v2");
   CHECK_HAS(read_file("report.json"), "\"why\": \"end\"");
@@ -314,7 +314,7 @@ TEST(the_end_of_a_rescued_run) {
   applied(&decision);
   end_step();
   stop();
-  CHECK_HAS(read_file("report.txt"), "verdict=rescued answer=shrink ");
+  CHECK_HAS(read_file("report.txt"), "verdict=rescued cause=activations culprit=Net answer=shrink ");
   CHECK_INT(events_of("report"), 1);
 }
 
@@ -324,7 +324,8 @@ TEST(a_rescued_evaluation) {
   terminal(32, BSG_PHASE_EVALUATION, BSG_EXACT);
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_EVALUATION);
   stop();
-  CHECK_HAS(read_file("report.txt"), "verdict=rescued answer=shrink device=0 phase=evaluation");
+  CHECK_HAS(read_file("report.txt"),
+            "verdict=rescued cause=evaluation culprit=Net answer=shrink device=0 phase=evaluation");
 }
 
 TEST(only_the_last_decisions_are_listed_and_all_are_counted) {

@@ -5,7 +5,7 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, chunks, gradients, loss, native
+from . import arming, chunks, evidence, gradients, loss, native
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
@@ -128,6 +128,7 @@ def _give_back(failure, phase):
     """An OOM that nothing can be done about: reported, and the user's exception."""
     why = "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
     runtime.library.terminal(runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line)
+    evidence.census(runtime.device)
     runtime.library.unrescued(runtime.device, phase, failure.line)
     failure.error._bsguard_reported = True
     failure.throw()

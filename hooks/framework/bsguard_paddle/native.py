@@ -61,6 +61,23 @@ class Memory(ctypes.Structure):
     ]
 
 
+class Framework(ctypes.Structure):
+    """struct bsg_framework: memory by the framework's own count, in bytes."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("device", ctypes.c_int32),
+        ("allocated_bytes", ctypes.c_uint64),
+        ("reserved_bytes", ctypes.c_uint64),
+        ("allocated_peak_bytes", ctypes.c_uint64),
+        ("reserved_peak_bytes", ctypes.c_uint64),
+        ("parameter_bytes", ctypes.c_uint64),
+        ("gradient_bytes", ctypes.c_uint64),
+        ("optimizer_bytes", ctypes.c_uint64),
+        ("python_stack", ctypes.c_char_p),
+    ]
+
+
 def _text(value):
     return None if value is None else str(value).encode("utf-8", "replace")
 
@@ -93,6 +110,9 @@ class Library:
         handle.bsg_refused.argtypes = [c.c_char_p, c.c_char_p]
         handle.bsg_disarmed.argtypes = [c.c_char_p, c.c_char_p, c.c_char_p, c.c_int]
         handle.bsg_step.argtypes, handle.bsg_step.restype = [c.c_int, c.c_uint64], c.c_int64
+        handle.bsg_framework.argtypes = [c.POINTER(Framework)]
+        handle.bsg_held.argtypes = [c.c_int, c.c_char_p, c.c_uint64, c.c_uint64, c.c_uint64]
+        handle.bsg_note.argtypes = [c.c_char_p, c.c_char_p]
         self._memory = handle.bsg_memory
         self._memory.argtypes = [c.c_int, c.POINTER(Memory)]
         self._handle = handle
@@ -163,6 +183,30 @@ class Library:
     def step(self, device, allocated_peak):
         """A training step ended. Returns how many did."""
         return self._handle.bsg_step(device, allocated_peak)
+
+    def framework(self, device, allocated, reserved, peak, reserved_peak, weights, gradients, moments, stack):
+        """What the framework has in use, in bytes; for reports. stack: of the exception that was caught, or None."""
+        told = Framework(
+            ctypes.sizeof(Framework),
+            device,
+            allocated,
+            reserved,
+            peak,
+            reserved_peak,
+            weights,
+            gradients,
+            moments,
+            _text(stack),
+        )
+        self._handle.bsg_framework(ctypes.byref(told))
+
+    def held(self, device, what, tensors, with_graph, size):
+        """A container of the program that holds tensors; None forgets those told before. `size` in bytes."""
+        self._handle.bsg_held(device, _text(what), tensors, with_graph, size)
+
+    def note(self, name, value):
+        """A word for reports: a version, flags, modules."""
+        self._handle.bsg_note(_text(name), _text(value))
 
     def memory(self, device):
         """Device memory at the driver, or None where no device was used yet."""

@@ -8,6 +8,8 @@ failure keeps the exception but clears the frames.
 import re
 import traceback
 
+from . import evidence
+
 _MEMORY_ERROR = ("ResourceExhausted", "Out of memory error on", "out of memory error on")
 _LIBRARY_ERROR = (
     "ResourceExhausted",
@@ -44,6 +46,7 @@ class Failure:
 
     def __init__(self, error):
         self.error = error
+        evidence.caught(error)
         text = str(error)
         self.bytes = request_bytes(text)
         lines = [line.strip() for line in text.splitlines() if line.strip()]

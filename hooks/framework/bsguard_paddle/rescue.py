@@ -1,7 +1,7 @@
 """From an OOM to the next attempt: reclaim, prove, ask the policy, and take up what it says - or give the user's own
 exception back, with a report."""
 
-from . import arming, native
+from . import arming, evidence, native
 from .runtime import reclaim, runtime
 
 
@@ -47,6 +47,7 @@ def shrink(call, phase, failure):
 
 def give_up(call, phase, failure):
     """The OOM that was reported last cannot be saved: report, and the user's exception."""
+    evidence.census(call.device)
     runtime.library.unrescued(call.device, phase, failure.line)
     failure.error._bsguard_reported = True
     failure.throw()

@@ -8,6 +8,7 @@ import collections
 import random
 import sys
 
+from . import evidence
 from .runtime import paddle_of, thread
 
 _SIMPLE = (int, float, complex, bool, str, bytes, type(None))
@@ -79,6 +80,7 @@ class Mode:
     def __init__(self):
         tracer = paddle_of().base.framework._dygraph_tracer()
         self._values = self._read(tracer)
+        evidence.forward_began(getattr(tracer, "_amp_level", None))
         self.hooked = thread.saved_tensors_hooks is not None  # the user's hooks on saved tensors were entered
 
     @classmethod

@@ -2,7 +2,7 @@
 
 import threading
 
-from . import arming, boundary, native
+from . import arming, boundary, evidence, native
 from .call import stepped_on
 from .runtime import runtime
 
@@ -72,5 +72,6 @@ def _ended(optimizer):
     stepped_on(parameters_of(optimizer))
     boundary.step_ended()
     peak = arming.step_ended(runtime.device)
+    evidence.step_ended(optimizer, runtime.device)
     runtime.library.step(runtime.device, peak)
     runtime.library.set_phase(native.OTHER)

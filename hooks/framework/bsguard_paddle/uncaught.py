@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from . import native
+from . import evidence, native
 from .oom import is_oom, request_bytes
 from .runtime import runtime
 
@@ -56,7 +56,9 @@ def report(error, why):
     if phase is None:
         phase = runtime.library.set_phase(native.OTHER)
         runtime.library.set_phase(phase)
+    evidence.caught(error)
     runtime.library.terminal(
         runtime.device, None, None, 0, phase, native.REFUSED, why, request_bytes(text), lines[0][:300]
     )
+    evidence.census(runtime.device)
     runtime.library.unrescued(runtime.device, phase, lines[0][:300])
