@@ -55,7 +55,10 @@ static void out_of_the_ordinary(const struct bsg_culprit_input *in, struct bsg_c
            in->request_bytes && idle >= in->request_bytes && idle >= in->capacity_bytes / PIECES_SHARE);
   consider(best, BSG_CAUSE_FRAGMENTATION, free_bytes,
            in->driver_refused && in->request_bytes && free_bytes >= in->request_bytes);
-  consider(best, BSG_CAUSE_ONE_REQUEST, in->request_bytes, in->request_bytes > in->capacity_bytes / REQUEST_SHARE);
+  /* What an evaluation or an optimizer asks for has a better name. */
+  consider(best, BSG_CAUSE_ONE_REQUEST, in->request_bytes,
+           in->request_bytes > in->capacity_bytes / REQUEST_SHARE && in->phase != BSG_PHASE_EVALUATION &&
+               in->phase != BSG_PHASE_OPTIMIZER);
 }
 
 static void the_step_itself(const struct bsg_culprit_input *in, struct bsg_culprit *out) {

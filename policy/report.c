@@ -165,6 +165,7 @@ static void blame(struct bsg_report *report) {
                                     .growth = &report->growth,
                                     .fit = report->has_fit ? &report->fit : NULL};
 
+  report->fits_matters = !oom->met;
   report->growth = (struct bsg_growth){0};
   report->culprit = (struct bsg_culprit){BSG_CAUSE_NONE, BSG_BYTES_UNKNOWN};
   report->who[0] = '\0';
@@ -177,6 +178,7 @@ static void blame(struct bsg_report *report) {
     return;
   bsg_culprit_find(&input, &report->culprit);
   name_it(report);
+  report->fits_matters = report->culprit.cause == BSG_CAUSE_ACTIVATIONS;
   /* It did not fit at this size, whatever a line says. */
   if (report->culprit.cause == BSG_CAUSE_ACTIVATIONS && oom->split.micro_batch > 0 &&
       report->fits >= oom->split.micro_batch)

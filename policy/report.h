@@ -111,6 +111,7 @@ struct bsg_report {
   struct bsg_fit fit;
   uint64_t available_bytes; /* to a step of this process: the capacity less what is not its own */
   int64_t fits;             /* the largest micro-batch; -1: not known */
+  bool fits_matters;        /* a smaller one is an answer to what happened, or nothing did */
   struct bsg_growth growth;
   uint64_t kept_graphs, kept_data;
   struct bsg_culprit culprit;

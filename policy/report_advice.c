@@ -344,6 +344,8 @@ void bsg_report_advise(struct bsg_report *report) {
   if (report->culprit.cause == BSG_CAUSE_OTHER_PROCESS)
     on_others(report);
   on_growth(report);
+  if (report->culprit.cause == BSG_CAUSE_FRAGMENTATION)
+    on_pieces(report);
   on_one_request(report);
   on_optimizer(report);
   on_evaluation(report);
@@ -352,7 +354,8 @@ void bsg_report_advise(struct bsg_report *report) {
   on_size(report);
   on_activations(report);
   on_limit(report);
-  on_pieces(report);
+  if (report->culprit.cause != BSG_CAUSE_FRAGMENTATION)
+    on_pieces(report);
   if (report->culprit.cause != BSG_CAUSE_OTHER_PROCESS)
     on_others(report);
   on_reasons(report);

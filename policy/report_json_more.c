@@ -10,7 +10,7 @@ void bsg_report_json_verdict(const struct bsg_report *report, struct bsg_json *j
   bsg_json_member_string(json, "cause", bsg_cause_name(report->culprit.cause));
   bsg_json_member_string(json, "culprit", report->who[0] ? report->who : NULL);
   bsg_json_member_bytes(json, "cause_bytes", report->culprit.bytes, BSG_BYTES_UNKNOWN);
-  bsg_json_member_known(json, "fits_micro_batch", report->fits, -1);
+  bsg_json_member_known(json, "fits_micro_batch", report->fits_matters ? report->fits : -1, -1);
   bsg_json_end(json);
 }
 

@@ -65,7 +65,7 @@ static void verdict_line(const struct bsg_report *report, struct bsg_out *out) {
   pair(out, "capacity_bytes", report->capacity_bytes, BSG_BYTES_UNKNOWN);
   pair(out, "batch", (uint64_t)oom->split.batch, 0);
   pair(out, "micro_batch", (uint64_t)oom->split.micro_batch, 0);
-  if (report->fits >= 0)
+  if (report->fits >= 0 && report->fits_matters)
     bsg_out_format(out, " fits_micro_batch=%lld", (long long)report->fits);
   bsg_out_format(out, " ooms=%lld rescued_steps=%lld decisions=%lld\n", (long long)report->totals.ooms,
                  (long long)report->totals.rescued_steps, (long long)report->change_total);

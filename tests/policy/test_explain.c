@@ -312,6 +312,10 @@ TEST(the_right_culprit) {
   input = ordinary();
   input.request_bytes = 9 * GIB;
   CHECK_INT(cause_of(&input), BSG_CAUSE_ONE_REQUEST);
+  input.phase = BSG_PHASE_EVALUATION;
+  CHECK_INT(cause_of(&input), BSG_CAUSE_EVALUATION);
+  input.phase = BSG_PHASE_OPTIMIZER;
+  CHECK_INT(cause_of(&input), BSG_CAUSE_OPTIMIZER_STATE);
 
   input = ordinary();
   input.phase = BSG_PHASE_OPTIMIZER;

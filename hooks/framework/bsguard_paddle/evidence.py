@@ -150,9 +150,7 @@ def _largest():
     }
     state = _ids_of_state()
     found = []
-    for each in gc.get_objects():
-        if not isinstance(each, (list, dict, set)) and type(each).__name__ != "deque":
-            continue
+    for each in _containers():
         if len(each) < _FEWEST or id(each) in ours:
             continue
         tensors = []
@@ -166,6 +164,27 @@ def _largest():
     with_graphs = [p for p in found if any(not one.stop_gradient and not one.is_leaf for one in p[1])]
     ordered = with_graphs[:2] + [p for p in found if p not in with_graphs[:2]] if _mostly(with_graphs) else found
     return ordered[:_CONTAINERS]
+
+
+def _is_container(value):
+    return isinstance(value, (list, dict, set)) or type(value).__name__ == "deque"
+
+
+def _containers():
+    """Lists, dicts and their like. The collector does not know a dict whose values it does not know, as tensors are: those
+    are found by who holds them."""
+    layer = runtime.paddle.nn.Layer
+    for each in gc.get_objects():
+        if _is_container(each):
+            yield each
+            inner = each.values() if isinstance(each, dict) else ()
+        elif isinstance(each, layer) or type(each).__module__ == "__main__":
+            inner = getattr(each, "__dict__", {}).values()
+        else:
+            continue
+        for value in list(inner):
+            if type(value) is dict and not gc.is_tracked(value):
+                yield value
 
 
 def _mostly(pairs):
