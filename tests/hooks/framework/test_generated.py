@@ -15,41 +15,62 @@ from benchmarks import exactness
 
 JOBS = pathlib.Path(__file__).parent / "jobs"
 AT_ONCE = 50  # seeds a process
+TIMES = 32  # as many samples where memory is short: there must be something to save by splitting
 pytestmark = pytest.mark.timeout(1300)
 
 
 def check(run_job, tmp_path, seeds, ways):
-    """Runs seeds in several ways; fails with the seed and with how to run it alone."""
+    """Runs seeds in several ways; fails with the seed and with how to run it alone. Returns (exact, ooms, rescued)."""
     common = (JOBS / "ways.py", JOBS / "generated.py")
-    plain = run_job(*common, tmp_path / "plain", "--ways", "plain", *seeds, preload=False, timeout=600)
+    options = {"env": exactness.UNCACHED, "timeout": 600}
+    plain = run_job(*common, tmp_path / "plain", "--ways", "plain", *seeds, preload=False, memory="1GiB", **options)
     assert plain.returncode == 0, plain
-    job = run_job(*common, tmp_path / "guarded", "--ways", ways, *seeds, memory="512MiB", timeout=600)
+    job = run_job(*common, tmp_path / "guarded", "--ways", ways, *seeds, memory="1GiB", **options)
     assert job.returncode == 0, job
     assert not [line for line in job.lines_of_bsguard if "internal error" in line], job
     reference = pickle.loads((tmp_path / "plain").read_bytes())
-    wrong, exact = [], 0
+    wrong, exact, ooms, rescued = [], 0, 0, 0
     for seed, found in pickle.loads((tmp_path / "guarded").read_bytes()).items():
         for way, other in found.items():
-            right, apart, said = exactness.judge(reference[seed]["plain"], way, other)
+            right, apart, said = exactness.judge(seed, reference[seed]["plain"], way, other)
             if not right:
                 wrong.append(
                     f"seed {seed}, {way}: {apart:.1e}, said {said or 'nothing'} (BSG_SEEDS={seed} pytest {__file__})"
                 )
             exact += right and not said
+            reference[seed][way] = other
+            ooms += other["ooms"] > 0
+            rescued += other["ooms"] > 0 and "exception" not in other["result"]
+        if {"armed", "disarmed"} <= set(reference[seed]):
+            exactness.check_memory(reference[seed])
     assert not wrong, "\n".join(wrong)
-    return exact
+    return exact, ooms, rescued
 
 
 def test_seeds(run_job, tmp_path):
     """The first 40, or those of BSG_SEEDS, in every way; most of what can be exact is."""
     seeds = os.environ.get("BSG_SEEDS", "").split() or [str(seed) for seed in range(40)]
-    exact = check(run_job, tmp_path, seeds, "armed,2,16,forward,backward")
+    ways = "memory" if any("x" in seed for seed in seeds) else "armed,2,3,16,forward,backward"
+    exact, _, _ = check(run_job, tmp_path, seeds, ways)
     if "BSG_SEEDS" not in os.environ:
-        assert exact > 100, exact
+        assert exact > 120, exact
+
+
+def test_random_memory(run_job, tmp_path):
+    """The first 40 with as much memory as chance gives, between what they hold at their end and their peak."""
+    seeds = [f"{seed}x{TIMES}" for seed in range(40)]
+    _, ooms, rescued = check(run_job, tmp_path, seeds, "armed,disarmed,memory")
+    assert ooms >= 10 and rescued >= 5, (ooms, rescued)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 500, AT_ONCE))
 def test_many_seeds(run_job, tmp_path, first):
     seeds = [str(seed) for seed in range(first, first + AT_ONCE)]
-    check(run_job, tmp_path, seeds, "armed,disarmed,2,4,16,forward,backward")
+    check(run_job, tmp_path, seeds, "armed,disarmed,2,3,4,16,forward,backward")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 500, AT_ONCE))
+def test_many_seeds_under_random_memory(run_job, tmp_path, first):
+    check(run_job, tmp_path, [f"{seed}x{TIMES}" for seed in range(first, first + AT_ONCE)], "memory")

@@ -1,6 +1,6 @@
 """Random networks and loops from a grammar, one for each seed. It knows nothing of bsguard. Run by ways.py:
 
-    ways.py generated.py OUT.pickle --ways plain 17 18      seeds 17 and 18
+    ways.py generated.py OUT.pickle --ways plain 17 18x32   seeds 17 and 18, the second with 32 times the samples
 
 A network is a chain of layers over vectors, sequences or images, now and then with something that a cut must not miss:
 samples that see each other, randomness, state, a gradient of its own. describe() says what a seed is.
@@ -17,6 +17,7 @@ import paddle.nn.functional as F
 paddle.set_device("gpu")
 
 CASES = [str(seed) for seed in range(40)]
+AT_THE_END = []  # functions to be called as a job has run, before its networks go
 NOTES = []  # what a forward of a network may fill, as scripts do
 
 
@@ -296,7 +297,7 @@ class Network(nn.Layer):
 class Job:
     """A network, its data, its loss and its loop."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, times=1):
         g = self.grammar = Grammar(seed)
         paddle.set_default_dtype("float64")
         paddle.seed(seed)
@@ -308,6 +309,7 @@ class Job:
         g.steps = g.choose(3, 4, self.batch)
         g.say("%s of %d" % (kind, self.batch))
         depth = g.choose(1, 2, 3, 4, 5)
+        self.batch *= times
         chain = []
         if kind == "vector":
             self.shape = [self.batch, 6]
@@ -332,6 +334,8 @@ class Job:
         self.loop = g.choose(
             "steps", "steps", "accumulate", "siamese", "input gradient", "two losses", "paddle.grad", "chain"
         )
+        if any("d gradient" in word for word in g.words) and self.loop in ("two losses", "paddle.grad"):
+            self.loop = "steps"  # a second backward through a PyLayer crashes Paddle itself
         self.clip = g.choose(None, nn.ClipGradByGlobalNorm(0.5), nn.ClipGradByValue(0.05))
         self.optimizer = g.choose(paddle.optimizer.SGD, paddle.optimizer.Momentum)
         if g.choose(True, False, False, False):
@@ -420,19 +424,27 @@ class Job:
             optimizer.step()
             optimizer.clear_grad()
         state = [np.array(value.numpy()) for network in networks for value in network.state_dict().values()]
+        for function in AT_THE_END:
+            function()
         return {"gradients": gradients, "state": state, "seen": seen, "notes": len(NOTES)}
 
 
-def describe(seed):
-    """What a seed is, in words."""
-    return ", ".join(Job(int(seed)).grammar.words)
+def job_of(case):
+    """The job of a case: a seed, or a seed and how many times the samples ("17x32")."""
+    seed, _, times = case.partition("x")
+    return Job(int(seed), int(times or 1))
+
+
+def describe(case):
+    """What a case is, in words."""
+    return ", ".join(job_of(case).grammar.words)
 
 
 def run(case):
-    """One seed; what it left, or the exception that it raised."""
+    """One case; what it left, or the exception that it raised."""
     job = None
     try:
-        job = Job(int(case))
+        job = job_of(case)
         return job.run()
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]

@@ -2,9 +2,9 @@
 
 Run as: transparent.py CASE, or --all.
 
-Prints one line of JSON (with --all, by case): the absolute sums of all gradients, whatever else the case looked at, and
-the exception where one came through. It knows nothing of bsguard: the test compares a run under the preload with a plain
-one.
+Prints one line of JSON (with --all, by case): all gradients, whatever else the case looked at, and the exception where
+one came through. It knows nothing of bsguard: the test compares a run under the preload with a plain one. ways.py runs it
+too.
 """
 
 import json
@@ -354,12 +354,11 @@ def run(case):
     except BaseException as error:
         lines = str(error).strip().splitlines() or [""]
         result["exception"] = [type(error).__name__, lines[0][:200]]
-    result["gradients"] = [None if p.grad is None else repr(float(p.grad.abs().sum())) for p in net.parameters()]
+    result["gradients"] = [None if p.grad is None else np.array(p.grad.numpy()) for p in net.parameters()]
     result["seen"] = dict(seen)
     return result
 
 
-if sys.argv[1] == "--all":
-    print(json.dumps({case: run(case) for case in CASES}))
-else:
-    print(json.dumps(run(sys.argv[1])))
+if __name__ == "__main__":
+    found = {case: run(case) for case in CASES} if sys.argv[1] == "--all" else run(sys.argv[1])
+    print(json.dumps(found, default=lambda array: array.tolist()))

@@ -1,18 +1,27 @@
 """Runs the cases of a script in several ways in one process: ways.py SCRIPT OUT.pickle [--ways plain,armed,...] [CASE...]
 
 SCRIPT has CASES (names) and run(case) -> dict, and knows nothing of bsguard. Ways: plain (nothing asked of bsguard; for
-runs without the preload), armed (at one chunk), disarmed; a number: the policy is told of terminal OOMs until every
-boundary runs in so many chunks; forward and backward: every boundary runs out of memory once, at the very end of its
-forward or of its backward, when everything that a failed attempt can change has been changed. OUT gets
-{case: {way: {"result": ..., "said": [...]}}}; said: the events of that way that name a class or a refusal, as
-(type, class or "", why).
+runs without the preload), armed (at one chunk), disarmed; a number: every boundary runs in so many chunks, since the
+policy was told of terminal OOMs (or, where it is no power of two, as if an operator had asked for it); forward and
+backward: every boundary runs out of memory once, at the very end of its forward or of its backward, when everything that
+a failed attempt can change has been changed; memory: the device has as much as lies between what the case holds at its
+end and its peak, drawn by the case's name. The last needs SCRIPT to call each of its AT_THE_END before it lets go of
+its networks.
+
+OUT gets {case: {way: {"result": ..., "said": [...], "peak": bytes, "outputs": bytes, "copies": bytes,
+"ooms": N}}}; said: the events of
+that way that name a class or a refusal, as (type, class or "", why). peak: the driver's, above what was used before.
+outputs: of all boundaries at once, at their highest, as the device rounds them. copies: likewise, of gradients to which a
+backward is about to add. ooms: how often memory ran out for good.
 """
 
+import ctypes
 import gc
 import glob
 import importlib.util
 import json
 import pickle
+import random
 import sys
 
 import paddle
@@ -35,12 +44,15 @@ class Told:
             self._known.add(key)
             text = name.decode(), signature.decode()
             exact = self._native.EXACT
-            while decision.chunks < min(self.pieces, batch):
+            while decision.chunks < min(self.pieces, batch) and not self.pieces & (self.pieces - 1):
                 before = decision.chunks
                 self._library.terminal(device, *text, batch, phase, exact, None, 1 << 20, "told by the test")
                 decision = self._ask(device, name, signature, batch, phase)
                 if decision.chunks == before:
                     break
+        if self.pieces & (self.pieces - 1):
+            decision.micro_batch = max(1, -(-batch // max(self.pieces, decision.chunks)))
+            decision.accumulation_steps = decision.chunks = -(-batch // decision.micro_batch)
         return decision
 
 
@@ -84,21 +96,82 @@ class Failing:
             raise MemoryError("ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 1.0MB memory")
 
 
+class Device:
+    """The simulated device's memory, in bytes."""
+
+    _UNIT = 512  # what it rounds to
+
+    def __init__(self):
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        for name in ("simgpu_used", "simgpu_peak"):
+            getattr(self._driver, name).restype = ctypes.c_uint64
+        self._driver.simgpu_set_capacity.argtypes = [ctypes.c_int, ctypes.c_uint64]
+        self._before = self.outputs = self.copies = self.kept = 0
+
+    def begin(self):
+        """A run begins: what is used from here on is its own."""
+        # Paddle keeps the graph of a paddle.grad that raised until the next one.
+        one = paddle.ones([1])
+        one.stop_gradient = False
+        paddle.grad(one * 2, one)
+        del one
+        self._driver.simgpu_peak(0, 1)
+        self._before = self._used()
+        self.outputs = self.copies = self.kept = 0
+
+    def peak(self):
+        """The most that this run has used at once."""
+        return self._driver.simgpu_peak(0, 0) - self._before
+
+    def note_end(self):
+        """The run is at its end and has let go of nothing yet: what it holds is its fixed part."""
+        self.kept = self._used() - self._before
+
+    def limit(self, more):
+        """Nothing but `more` than what is used now; None: no limit any more."""
+        self._driver.simgpu_set_capacity(0, (1 << 30) if more is None else self._used() + more)
+
+    def _bytes(self, tensors):
+        return sum(-(-one.size * one.element_size() // self._UNIT) * self._UNIT for one in tensors)
+
+    def watch(self, call, gradients):
+        """Notes what the outputs of boundaries take while their graphs are alive, and copies of gradients."""
+        hand_out, save = call.Call.hand_out, gradients.Saved.__init__
+
+        def noting(self_, *arguments):
+            result = hand_out(self_, *arguments)
+            leaves = [leaf for one in call.pending() for leaf in one.leaves if leaf is not None]
+            self.outputs = max(self.outputs, self._bytes(leaves))
+            return result
+
+        def saving(self_, parameters):
+            save(self_, parameters)
+            copies = [saved for _, saved in self_._entries if not isinstance(saved, str)]
+            self.copies = max(self.copies, self._bytes(copies))
+
+        call.Call.hand_out, gradients.Saved.__init__ = noting, saving
+
+    def _used(self):
+        return self._driver.simgpu_used(0)
+
+
 class Events:
     """What bsguard writes to events.jsonl, from one look to the next."""
 
     def __init__(self):
         self._read = 0
+        self.ooms = 0  # at the last look
 
     def new(self):
         """The events since the last look that say how exact a run is, or that it is refused."""
-        found = []
+        found, self.ooms = [], 0
         for path in glob.glob("bsguard/*/events.jsonl"):
             with open(path) as file:
                 file.seek(self._read)
                 text = file.read()
                 self._read = file.tell()
             for event in map(json.loads, text.splitlines()):
+                self.ooms += event["type"] == "oom"
                 if event["type"] == "applied" and event["exactness"] != "exact":
                     found.append(("applied", event["exactness"], event["because"]))
                 elif event["type"] == "refused" or (event["type"] == "disarmed" and event["for_good"]):
@@ -121,24 +194,41 @@ def main(script, out, *rest):
         ways, rest = rest[1].split(","), rest[2:]
     cases = load(script)
     told = failing = events = None
+    device = Device()
     if ways != ["plain"]:
-        from bsguard_paddle import boundary, call, native
+        from bsguard_paddle import boundary, call, gradients, native
         from bsguard_paddle.runtime import runtime, thread
 
         told, failing, events = Told(runtime, native), Failing(runtime, thread, call), Events()
+        device.watch(call, gradients)
+    if hasattr(cases, "AT_THE_END"):
+        cases.AT_THE_END.append(device.note_end)
+
+    def run(case, way):
+        if told is not None:
+            runtime.arm = {"disarmed": "never", "memory": "auto"}.get(way, "always")
+            told.pieces = int(way) if way.isdigit() else 1
+            failing.start(way if way in ("forward", "backward") else None)
+            boundary.step_ended()  # as many networks as in one step are no single network
+        device.begin()
+        result = cases.run(case)
+        found = {"result": result, "peak": device.peak(), "outputs": device.outputs, "ooms": 0}
+        found["copies"] = device.copies
+        result = None
+        gc.collect()
+        found["said"] = events.new() if events is not None else []
+        found["ooms"] = events.ooms if events is not None else 0
+        return found
+
     gc.freeze()  # what Paddle made at its start is not looked at again in each collection
     results = {}
     for case in rest or cases.CASES:
         for way in ways:
-            if told is not None:
-                runtime.arm = "never" if way == "disarmed" else "always"
-                told.pieces = int(way) if way.isdigit() else 1
-                failing.start(way if way in ("forward", "backward") else None)
-                boundary.step_ended()  # as many networks as in one step are no single network
-            result = cases.run(case)
-            gc.collect()
-            said = events.new() if events is not None else []
-            results.setdefault(case, {})[way] = {"result": result, "said": said}
+            if way == "memory":
+                peak, fixed = run(case, "disarmed")["peak"], device.kept
+                device.limit(fixed + int(random.Random(case).random() * max(0, peak - fixed)))
+            results.setdefault(case, {})[way] = run(case, way)
+            device.limit(None)
     with open(out, "wb") as file:
         pickle.dump(results, file)
 
