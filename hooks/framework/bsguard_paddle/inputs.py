@@ -163,21 +163,32 @@ class Inputs:
                 new.append(self._uncut(leaf, joints, known))
         return self._tree_args(new) + (joints,)
 
-    def sample(self, start, stop, chosen):
-        """(args, kwargs) like cut(), but every tensor a copy: for a trial that may write to its inputs."""
+    def sample(self, start, stop, chosen, rows):
+        """(args, kwargs) like cut(), but of samples start..stop-1 of `rows` from both ends of the batch, and every tensor
+        a copy: for a trial that may write to its inputs.
+
+        From both ends, since a batch may be sorted (by length): its first samples are then all alike.
+        """
+        spread = [index if index < rows // 2 else self.batch - rows + index for index in range(rows)][start:stop]
         new = []
         with runtime.paddle.no_grad():
             for index, leaf in enumerate(self._leaves):
                 if isinstance(leaf, _PerSample):
-                    items = leaf.items[start:stop] if index in chosen else leaf.items
+                    items = [leaf.items[place] for place in spread] if index in chosen else leaf.items
                     new.append(_PerSample([item.clone() if is_tensor(item) else item for item in items]))
                 elif is_tensor(leaf):
-                    part = (leaf[start:stop] if index in chosen else leaf).clone()
+                    part = self._picked(leaf, spread) if index in chosen else leaf.clone()
                     part.stop_gradient = leaf.stop_gradient
                     new.append(part)
                 else:
                     new.append(leaf)
         return self._tree_args(new)
+
+    @staticmethod
+    def _picked(tensor, places):
+        if places[-1] - places[0] == len(places) - 1:
+            return tensor[places[0] : places[-1] + 1].clone()
+        return runtime.paddle.concat([tensor[place : place + 1] for place in places])
 
     def versions(self):
         """Counts of in-place changes, to notice inputs that were changed between forward and backward."""

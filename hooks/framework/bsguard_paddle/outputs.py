@@ -27,7 +27,7 @@ class Output:
     samples) or SUM.
     """
 
-    __slots__ = ("axis", "between", "kind", "near", "per_sample", "stop_gradient")
+    __slots__ = ("axis", "between", "kind", "mixes", "near", "per_sample", "stop_gradient", "whole")
 
     def __init__(self, kind, axis=None, per_sample=0, between=False, near=False):
         self.kind = kind
@@ -36,6 +36,8 @@ class Output:
         self.stop_gradient = True
         self.between = between  # a mean over something else than samples (a detector's positives); only near to MEAN
         self.near = near  # a number that could be such a mean
+        self.mixes = False  # its gradient is no mean of those of the parts, whatever it is taken over
+        self.whole = False  # a sum of whole numbers: a count
 
     def same_as(self, other):
         """True if both are put together the same way."""
@@ -71,8 +73,14 @@ def compare(values, rows, size):
                 return Output(MEAN, near=near), None
             if close(together, first + second, half):
                 return Output(SUM, near=near), None
+        if together.dtype.kind in "iu" and bool((together == first + second).all()):
+            output = Output(SUM)
+            output.whole = True
+            return output, None
         if near:
             return Output(MEAN, between=True, near=True), None
+        if _finite(together) and not (_finite(first) and _finite(second)):
+            return None, "is no finite number for some samples alone"
         return None, "has no batch axis, and is neither a mean nor a sum over the samples"
     axis = axes[0]
     per_sample, rest = divmod(together.shape[axis], rows)
@@ -84,6 +92,12 @@ def compare(values, rows, size):
     if not (close(head, first, half) and close(tail, second, half)):
         return None, "depends on the other samples of the batch"
     return Output(CONCATENATED, axis, per_sample), None
+
+
+def _finite(array):
+    import numpy
+
+    return array.dtype.kind not in "fc" or bool(numpy.isfinite(array).all())
 
 
 def _lies_between(whole, first, second):

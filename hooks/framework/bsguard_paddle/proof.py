@@ -12,6 +12,7 @@ import sys
 
 from . import aside, gradients, sums, tree
 from .graph import node_of
+from .noise import Noise
 from .oom import Failure, is_oom
 from .outputs import (
     CONCATENATED,
@@ -31,6 +32,7 @@ from .state import LayerState, RandomState, batch_norm_kinds, batch_norms, norma
 
 _TRIAL_ROWS = 4
 _MOST_CHOICES = 16
+_OF_THE_SAMPLES = ("dropout", "noise")  # each sample draws its own: the same in distribution
 _NO_MEMORY = "a trial with two samples did not fit the memory"
 
 
@@ -45,6 +47,8 @@ class Proof:
         self.outputs = []
         self.reasons = []  # why a rescue is not exact, e.g. ["dropout"]
         self.random = False
+        self.draws = False  # it draws noise, beside dropout
+        self.own_noise = True  # whatever is random is drawn for each sample on its own
         self.static = False  # parts of it are static programs: those made without gradients would never give any
         self.smallest = 1  # samples: the smallest chunk that the trial covers
         self.asides = []  # aside.Aside: what its forward sets anew
@@ -56,7 +60,7 @@ class Proof:
 
         if self.why is not None:
             return native.REFUSED
-        if any(reason != "dropout" for reason in self.reasons):
+        if any(reason not in _OF_THE_SAMPLES for reason in self.reasons):
             return native.APPROXIMATE
         return native.EQUIVALENT if self.reasons else native.EXACT
 
@@ -151,8 +155,8 @@ def _try_choices(layer, inputs, mode, smallest, random_before, static):
             proof = Proof()
             proof.chosen = chosen
             proof.static = static
-            with _without_randomness(layer):
-                why = _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, rows)
+            with _without_randomness(layer) as noise:
+                why = _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, rows, noise)
             if why is not _NO_MEMORY:
                 break
             reclaim()
@@ -173,23 +177,32 @@ def _choices(units):
                 return
 
 
-def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, rows):
+def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, rows, noise):
     """None if rows alone equal rows among neighbours for this choice; fills proof.outputs. Else what was seen."""
     rows = min(rows, inputs.batch)
     sizes = [max(1, rows // 2)]
     half = mode.is_mixed()
 
+    untouched = None
+
     def trial(start, stop):
+        nonlocal untouched
         random_before.restore()
-        args, kwargs = inputs.sample(start, stop, proof.chosen)
+        untouched = untouched or RandomState().fingerprint()
+        noise.begin()
+        args, kwargs = inputs.sample(start, stop, proof.chosen, rows)
         outputs = _run(layer, args, kwargs, mode, mode.records() or proof.static)
         return tree.shape_of(outputs), [Value(leaf, half) if is_tensor(leaf) else leaf for leaf in tree.leaves(outputs)]
 
     try:
         shape, together = trial(0, rows)
+        proof.own_noise = RandomState().fingerprint() == untouched
+        drawn = noise.begin()
+        proof.draws = bool(drawn)
         while sizes:
             size = sizes.pop(0)
             first_shape, first = trial(0, size)
+            proof.own_noise &= [count * size for count in drawn] == [count * rows for count in noise.drawn]
             second_shape, second = trial(size, rows)
             if first_shape != shape or second_shape != shape:
                 return "the structure of its outputs depends on the batch"
@@ -197,7 +210,8 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
             for index, values in enumerate(zip(together, first, second)):
                 output, why = compare(values, rows, size)
                 if why is not None:
-                    return "output %d %s" % (index, why)
+                    drawing = "" if proof.own_noise else ", or on random numbers that its forward draws"
+                    return "output %d %s%s" % (index, why, drawing)
                 outputs.append(output)
             for output, before in zip(outputs, proof.outputs):
                 if not output.same_as(before):
@@ -206,11 +220,11 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
                     output.kind, output.between = MEAN, True
                 output.between = output.between or before.between
             proof.outputs = outputs
-            proof.smallest = size
             # Chunks of one sample have traps of their own (a squeezed axis); uneven ones tell a mean from a sum of parts.
             reduced = any(output.kind in (MEAN, SUM) for output in outputs)
-            if size > 1 and (smallest < 2 or reduced):
-                sizes.append(1)
+            if size == rows // 2 > 1 and (smallest < 2 or reduced):
+                sizes += [1, rows - 1]  # the first sample alone, and the last
+            proof.smallest = 1 if size > rows // 2 else size
     except Exception as error:  # a model that refuses a cut input is an answer too
         return _failed(error)
     if proof.smallest > 1 and rows > 2:
@@ -234,7 +248,7 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     rows = min(2, inputs.batch)
     random_before.restore()
     before = RandomState().fingerprint()
-    args, kwargs = inputs.sample(0, rows, proof.chosen)
+    args, kwargs = inputs.sample(0, rows, proof.chosen, rows)
     written = _Written((args, kwargs))
     try:
         outputs = _run(layer, args, kwargs, mode, True)
@@ -255,9 +269,7 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     if any(one.path is None for one in proof.asides):
         proof.reasons.append("%s of the last chunk" % next(one.label for one in proof.asides if one.path is None))
     if proof.random:
-        proof.reasons.append(
-            "dropout" if any(_draws(sub) for sub in layer.sublayers(include_self=True)) else "randomness"
-        )
+        proof.reasons.append(_what_is_random(layer, proof))
     norms = batch_norms(layer)
     if any(normalises_by_batch(norm) for norm in norms):
         proof.reasons.append("batch_norm")
@@ -278,7 +290,8 @@ def _set_anew(layer, inputs, mode, proof, random_before, state):
     if not found:
         return []
     random_before.restore()
-    arguments = inputs.sample(0, min(2, inputs.batch), proof.chosen)
+    rows = min(2, inputs.batch)
+    arguments = inputs.sample(0, rows, proof.chosen, rows)
     try:
         reclaim()
         _run(layer, *arguments, mode, proof.static)
@@ -292,8 +305,8 @@ def _set_anew(layer, inputs, mode, proof, random_before, state):
 
 def _observe_gradients(layer, inputs, mode, proof, random_before):
     """A small backward of samples together and apart; fills proof.why where the gradients do not add up."""
-    rows = min(_TRIAL_ROWS, inputs.batch)
     forward = _WithGraph(layer, inputs, mode, proof, random_before)
+    rows = forward.rows
     half = mode.is_mixed() or any("float16" in str(p.dtype) for p in layer.parameters())
     single = any("float64" not in str(p.dtype) for p in layer.parameters())
     bound = TOLERANCE_HALF if half else TOLERANCE_SINGLE if single else TOLERANCE_DOUBLE
@@ -302,9 +315,14 @@ def _observe_gradients(layer, inputs, mode, proof, random_before):
             proof.why = sums.check(layer, inputs, proof, forward, min(proof.smallest, rows // 2), rows, bound)
     except Exception as error:
         proof.why = _failed(error)
+    # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
     if any(one.between or (one.kind in (MEAN, SUM) and not one.stop_gradient) for one in proof.outputs):
-        # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
         proof.reasons.append("loss inside the model")
+    for index, one in enumerate(proof.outputs):
+        if one.mixes:
+            proof.reasons.append("output %d may set samples against each other" % index)
+        elif one.kind in (MEAN, SUM) and one.stop_gradient and not one.between:
+            proof.reasons.append("output %d is a number of the whole batch" % index)
 
 
 class _WithGraph:
@@ -313,11 +331,12 @@ class _WithGraph:
     def __init__(self, layer, inputs, mode, proof, random_before):
         self._layer, self._inputs, self._mode = layer, inputs, mode
         self._proof, self._random = proof, random_before
+        self.rows = min(_TRIAL_ROWS, inputs.batch)
         self._given = []
 
     def __call__(self, start, stop):
         self._random.restore()
-        args, kwargs = self._inputs.sample(start, stop, self._proof.chosen)
+        args, kwargs = self._inputs.sample(start, stop, self._proof.chosen, self.rows)
         self._given = [leaf for leaf in tree.leaves((args, kwargs)) if is_tensor(leaf) and not leaf.stop_gradient]
         return _run(self._layer, args, kwargs, self._mode, True)
 
@@ -361,6 +380,15 @@ def _names_of(layer, tensors):
     return names
 
 
+def _what_is_random(layer, proof):
+    """The reason for which a run in chunks is not exact, of a forward that draws random numbers."""
+    if any(_draws(sub) for sub in layer.sublayers(include_self=True)):
+        return "dropout"
+    if not proof.own_noise:
+        return "randomness"
+    return "noise" if proof.draws else "dropout"
+
+
 def _draws(sub):
     """True for a layer that drops at random while training."""
     if not sub.training:
@@ -373,7 +401,7 @@ def _draws(sub):
 
 @contextlib.contextmanager
 def _without_randomness(layer):
-    """Dropout off and BatchNorm on its running statistics, for the time of a trial."""
+    """Dropout off, BatchNorm on its running statistics and noise the same for all, for the time of a trial: Noise."""
     paddle = runtime.paddle
     base = batch_norm_kinds()
     layers = layer.sublayers(include_self=True)
@@ -390,7 +418,8 @@ def _without_randomness(layer):
     try:
         for module, name, function in kept:
             setattr(module, name, _passing(function))
-        yield
+        with Noise() as noise:
+            yield noise
     finally:
         for module, name, function in kept:
             setattr(module, name, function)

@@ -71,7 +71,9 @@ def check(layer, inputs, proof, forward, size, rows, tolerance):
                 return "the gradients of its samples do not add up"
             continue
         output = proof.outputs[key]
-        if whole.is_zero() and first.is_zero() and second.is_zero():
+        if output.between:
+            output.mixes = not _is_weighted_mean(whole, first, second, tolerance)
+        elif whole.is_zero() and first.is_zero() and second.is_zero():
             output.kind = proof.MEAN  # it shows nothing; never said to be exact
         elif _add_up(whole, first, second, 1.0, 0.0, tolerance) and _add_up(whole, first, second, 0.0, 1.0, tolerance):
             continue
@@ -97,7 +99,7 @@ def _pulls(layer, forward, proof, weights, start, stop, rows):
     differentiable = [
         (index, leaf, output)
         for index, (leaf, output) in enumerate(zip(leaves, proof.outputs))
-        if is_tensor(leaf) and not leaf.stop_gradient and not output.between and "complex" not in str(leaf.dtype)
+        if is_tensor(leaf) and not leaf.stop_gradient and "complex" not in str(leaf.dtype)
     ]
     if stop - start == rows:
         # Held while compared: the identity of a node lasts as long as a reference to it.

@@ -235,7 +235,7 @@ def packs_its_outputs():
 
     net = ours(Wrapped(forward))
     x = paddle.to_tensor(np.random.randn(BATCH, 4, 6))
-    lengths = np.array([2, 2, 2, 2, 3, 1, 4, 2])
+    lengths = np.array([2, 2, 4, 1, 3, 1, 2, 2])  # the first and the last are alike
     (net(x, paddle.to_tensor(np.arange(4)[None, :] < lengths[:, None])) ** 2).mean().backward()
 
 
@@ -287,7 +287,7 @@ def number_output():
 
     net = ours(Wrapped(forward))
     x, y = data()
-    x[6] = x[6] * 50
+    x[4] = x[4] * 50
     out, flag = net(x)
     seen["flag"] = flag
     F.cross_entropy(out, y).backward()
@@ -603,6 +603,196 @@ def loss_inside_that_is_zero_at_first():
 
 
 @case
+def loss_inside_of_positives():
+    """A detector's: divided by how many positives there are, or by one; and a box loss by their scores."""
+
+    def forward(self, x, y):
+        out = self.body(x)
+        positive = (y == 2).astype("float64")
+        each = F.cross_entropy(out, y, reduction="none")
+        boxes = (out.abs().sum(1) * positive).sum() / (positive * F.softmax(out)[:, 2]).sum().clip(min=1.0)
+        return each.sum() / positive.sum().clip(min=1.0) + boxes
+
+    net = ours(Wrapped(forward))
+    x, y = data()
+    loss = net(x, y)
+    seen["loss"] = float(loss)
+    loss.backward()
+
+
+@case
+def positives_counted_inside():
+    """The loss is outside, and divides by what the model has counted: at least one, also in a chunk without any."""
+
+    def forward(self, x, y):
+        out = self.body(x)
+        return out, (y == 2).astype("float64").sum().clip(min=1.0)
+
+    net = ours(Wrapped(forward))
+    x, _ = data()
+    y = paddle.to_tensor([2, 0, 2, 1, 2, 0, 1, 2])
+    out, count = net(x, y)
+    (F.cross_entropy(out, y, reduction="sum") / count).backward()
+
+
+@case
+def positives_counted_inside_in_whole_numbers():
+    def forward(self, x, y):
+        out = self.body(x)
+        return out, (y == 2).astype("int64").sum().clip(min=1)
+
+    net = ours(Wrapped(forward))
+    x, _ = data()
+    y = paddle.to_tensor([2, 0, 2, 1, 2, 0, 1, 2])
+    out, count = net(x, y)
+    seen["type"] = str(count.dtype)
+    (F.cross_entropy(out, y, reduction="sum") / count.astype("float64")).backward()
+
+
+@case
+def accuracy_inside():
+    def forward(self, x, y):
+        out = self.body(x)
+        return out, (out.argmax(-1) == y).astype("float64").mean()
+
+    net = ours(Wrapped(forward))
+    x, y = data()
+    out, accuracy = net(x, y)
+    seen["accuracy"] = round(float(accuracy), 9)
+    F.cross_entropy(out, y).backward()
+
+
+@case
+def rate_inside():
+    net = ours(Wrapped(lambda self, x: (self.body(x), paddle.to_tensor(0.25))))
+    x, y = data()
+    out, rate = net(x)
+    (F.cross_entropy(out, y) * rate).backward()
+
+
+class Contrasting(nn.Layer):
+    """Two towers and the loss over all pairs of a batch, inside; its temperature is learnt."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.left, self.right = mlp(out=4), mlp(out=4)
+        self.scale = self.create_parameter([1], default_initializer=nn.initializer.Constant(start))
+
+    def forward(self, x):
+        left, right = F.normalize(self.left(x)), F.normalize(self.right(x))
+        scores = left @ right.t() * self.scale.exp()
+        return F.cross_entropy(scores, paddle.arange(x.shape[0]))
+
+
+def contrasting(start):
+    net = ours(Contrasting(start))
+    net(data()[0]).backward()
+
+
+@case
+def contrastive_inside():
+    contrasting(0.5)
+
+
+@case
+def contrastive_inside_and_sharp():
+    contrasting(4.0)
+
+
+@case
+def triplets_inside():
+    """The hardest negative of the batch: its loss is near to that of any part."""
+
+    def forward(self, x):
+        out = self.body(x)
+        apart = (out.unsqueeze(0) - out.unsqueeze(1)).abs().sum(-1) + paddle.eye(x.shape[0], dtype="float64") * 1e3
+        return F.relu(5.0 - apart.min(1)).mean()
+
+    net = ours(Wrapped(forward))
+    net(data()[0]).backward()
+
+
+@case
+def loss_inside_by_the_variance_of_the_batch():
+    loss_inside(lambda out, y: F.cross_entropy(out, y) - 0.1 * out.var(0).mean())
+
+
+@case
+def loss_inside_over_a_ragged_mask():
+    """Summed over each sample's tokens, and divided by those of the batch."""
+
+    def forward(self, x, lengths):
+        mask = (paddle.arange(x.shape[1]).unsqueeze(0) < lengths.unsqueeze(1)).astype("float64")
+        each = (self.body(x) ** 2).mean(-1)
+        return (each * mask).sum() / mask.sum()
+
+    net = ours(Wrapped(forward))
+    x = paddle.to_tensor(np.random.randn(BATCH, 7, 6))
+    net(x, paddle.to_tensor([3, 3, 3, 3, 3, 7, 2, 5])).backward()
+
+
+@case
+def two_losses_inside():
+    """One over samples, one over tokens, in a dict and their sum."""
+
+    def forward(self, x, y):
+        out = self.body(x)
+        first = F.cross_entropy(out, y)
+        second = (out**2 * (y > 0).astype("float64").unsqueeze(1)).sum() / (y > 0).astype("float64").sum()
+        return {"loss": first + second, "first": first, "second": second}
+
+    net = ours(Wrapped(forward))
+    x, y = data()
+    losses = net(x, y)
+    seen["second"] = round(float(losses["second"]), 9)
+    losses["loss"].backward()
+
+
+@case
+def balance_of_experts_inside():
+    """A mixture of experts: the product of two means over the batch, which no chunk can know."""
+
+    def forward(self, x):
+        gate = F.softmax(self.gate(x))
+        best = F.one_hot(gate.argmax(-1), 2).astype("float64")
+        out = self.body(x) * gate[:, :1] + self.other(x) * gate[:, 1:]
+        return out, 2 * (gate.mean(0) * best.mean(0)).sum()
+
+    net = ours(Wrapped(forward, gate=nn.Linear(6, 2), other=nn.Linear(6, 3)))
+    x, y = data()
+    out, balance = net(x)
+    (F.cross_entropy(out, y) + 0.1 * balance).backward()
+
+
+@case
+def sorted_by_length():
+    """Scaled by the longest of the batch: the first samples all have the same."""
+
+    def forward(self, x, lengths):
+        return self.body(x * (lengths / lengths.max()).unsqueeze(1))
+
+    net = ours(Wrapped(forward))
+    x, y = data()
+    F.cross_entropy(net(x, paddle.to_tensor([9.0, 9.0, 9.0, 9.0, 9.0, 4.0, 3.0, 2.0])), y).backward()
+
+
+@case
+def nearly_constant_output():
+    """Differs from chunk to chunk by less than a thousandth."""
+
+    def forward(self, x):
+        out = self.body(x)
+        return out, 1.0 + 1e-4 * (x[:, 0] > 1.7).astype("float64").max()
+
+    net = ours(Wrapped(forward))
+    x, y = data()
+    x[:, 0] = paddle.to_tensor([0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0])
+    out, factor = net(x)
+    seen["factor"] = float(factor)
+    (F.cross_entropy(out, y) * factor).backward()
+
+
+@case
 def penalty_on_weights_inside():
     net = ours(Wrapped(lambda self, x: (self.body(x), (self.first.weight**2).sum())))
     x, y = data()
@@ -743,6 +933,73 @@ def noise_in_forward():
     def forward(self, x):
         hidden = paddle.tanh(self.first(x))
         return self.second(hidden + 0.1 * paddle.randn(hidden.shape, hidden.dtype))
+
+    simple(forward)
+
+
+class Variational(nn.Layer):
+    """An auto-encoder that draws its code, of each sample its own or one for the batch."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(6, 8), nn.Linear(4, 6)
+        self.draw = draw
+
+    def forward(self, x):
+        mean, spread = self.encoder(x).chunk(2, axis=-1)
+        code = mean + self.draw(mean) * paddle.exp(0.5 * spread)
+        return self.decoder(code), mean, spread
+
+
+def variational(draw):
+    net = ours(Variational(draw))
+    x, _ = data()
+    out, mean, spread = net(x)
+    (F.mse_loss(out, x) - 0.5 * (1 + spread - mean**2 - spread.exp()).mean()).backward()
+
+
+@case
+def variational_auto_encoder():
+    variational(lambda mean: paddle.randn(mean.shape, mean.dtype))
+
+
+@case
+def variational_with_normal():
+    variational(lambda mean: paddle.normal(shape=mean.shape).astype(mean.dtype))
+
+
+@case
+def noise_of_the_whole_batch():
+    variational(lambda mean: paddle.randn([1, mean.shape[1]], mean.dtype))
+
+
+@case
+def masked_at_random():
+    """As a masked auto-encoder does: each sample's own part."""
+    simple(lambda self, x: self.body(x * (paddle.rand(x.shape).astype(x.dtype) < 0.7).astype(x.dtype)))
+
+
+@case
+def mixed_up_inside():
+    def forward(self, x):
+        share = paddle.rand([1]).astype(x.dtype)
+        return self.body(share * x + (1 - share) * x[paddle.randperm(x.shape[0])])
+
+    simple(forward)
+
+
+@case
+def drops_with_the_function():
+    simple(lambda self, x: self.second(F.dropout(paddle.tanh(self.first(x)), 0.4, training=self.training)))
+
+
+@case
+def drops_whole_paths():
+    """Stochastic depth, as vision transformers write it."""
+
+    def forward(self, x):
+        keep = paddle.floor(0.8 + paddle.rand([x.shape[0], 1]).astype(x.dtype))
+        return self.body(x) * keep / 0.8
 
     simple(forward)
 
@@ -1811,7 +2068,7 @@ def structure_depends_on_a_late_sample():
 
     net = ours(Wrapped(forward))
     x, y = data()
-    x[6] = 100.0
+    x[4] = 100.0
     out = net(x)
     seen["outputs"] = len(out)
     (F.cross_entropy(out[0], y) + (out[-1] ** 2).mean()).backward()
