@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,22 @@ def test_empty_environment(run_plain, library: Path, installed: Path) -> None:
     job = run_plain(["env", "-i", f"LD_PRELOAD={installed / 'libbsguard.so'}", shutil.which("env")])
     assert job.returncode == 0 and job.stderr == "", job
     assert sorted(line.partition("=")[0] for line in job.stdout.splitlines()) == ["LD_PRELOAD", "PYTHONPATH"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of another user")
+def test_a_program_that_runs_as_another_user(run_plain, library: Path) -> None:
+    """The loader and the constructor both leave it alone: neither environment nor files change."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        program = folder / "printenv"
+        shutil.copy(shutil.which("printenv"), program)
+        os.chown(program, 12345, 12345)
+        program.chmod(0o4755)
+        if os.statvfs(folder).f_flag & os.ST_NOSUID:
+            pytest.skip("file systems here do not allow set-user-ID programs")
+        job = run_plain([program, "PYTHONPATH"], env={"LD_PRELOAD": str(library)})
+        assert job.returncode == 1 and job.stdout == "" and "bsguard" not in job.stderr and job.runs == [], job
+        program.chmod(0o755)
+        job = run_plain([program, "PYTHONPATH"], env={"LD_PRELOAD": str(library)})
+        assert job.returncode == 0 and "inject" in job.stdout, job
