@@ -31,8 +31,12 @@ Exit status:
   1  the thing that was asked about is bad (each command says what that means)
   2  an argument or a file that cannot be used
 
-Colours are shown on a terminal only, and not where NO_COLOR is set.
-Completion: eval "$(_BSGUARD_COMPLETE=bash_source bsguard)", or zsh_source or fish_source, in your shell's start-up file."""
+Colours are shown on a terminal only, and not where NO_COLOR is set. For completion put this into the start-up file of
+your shell; zsh_source and fish_source are for those:
+
+\b
+  eval "$(_BSGUARD_COMPLETE=bash_source bsguard)"
+"""
 
 
 class Commands(click.Group):
@@ -42,11 +46,11 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Optional[click.Command]:
-        module = COMMANDS.get(cmd_name)
+        module = "manual" if cmd_name == "manual" else COMMANDS.get(cmd_name)
         return import_module(f"bsguard_cli.commands.{module}").command if module else None
 
     def resolve_command(self, ctx, args):
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in (*COMMANDS, "manual") and not args[0].startswith("-"):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], COMMANDS, 1)
