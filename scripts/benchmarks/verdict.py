@@ -23,6 +23,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?")
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s?[kKMG]?i?B\b")
 _LOGGED = re.compile(r"^[WEIF]\d{4} \d\d:\d\d:\d\d")
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)(:|$)")
+_OOM = re.compile(r"(MemoryError|OSError):.*Out of memory error on gpu", re.DOTALL)
 _OURS = ("bsguard: ", "simgpu: ")
 
 
@@ -41,10 +42,15 @@ class Verdict:
 
 
 def raised(err: str, numbers: bool = False) -> str:
-    """The exception that Python printed last, class and text; numbers: as they are, not only that there is one."""
+    """The exception that Python printed last, class and text, less Paddle's C++ stack; numbers: as they are, not only
+    that there is one."""
     lines = [line for line in err.splitlines() if not line.startswith(_OURS) and not _LOGGED.match(line)]
-    starts = [index for index, line in enumerate(lines) if _RAISED.match(line)]
-    text = "\n".join(lines[starts[-1] :]).strip() if starts else ""
+    starts = [index for index, line in enumerate(lines) if line == "Traceback (most recent call last):"]
+    lines = lines[starts[-1] :] if starts else []
+    while lines and not _RAISED.match(lines[0]):
+        lines.pop(0)
+    summary = [index for index, line in enumerate(lines) if line.startswith("Error Message Summary")]
+    text = "\n".join([*lines[:1], *lines[summary[0] :]] if summary else lines).strip()
     return text if numbers else _NUMBER.sub("N", _SIZE.sub("SIZE", text))
 
 
@@ -76,8 +82,9 @@ def classes(events: list[dict[str, Any]]) -> str:
     return "; ".join(sorted(found))
 
 
-def judge(ended: Ended, out: Path, plain: dict[str, Any], death: str, bound: float = EXACT) -> Verdict:
-    """Of a guarded run. plain: arrays of the undisturbed run; death: raised() of a run that died of it unguarded."""
+def judge(ended: Ended, out: Path, plain: dict[str, Any], death: Optional[str], bound: float = EXACT) -> Verdict:
+    """Of a guarded run. plain: arrays of the undisturbed run; death: raised() of a run that died of it unguarded, None
+    where any out-of-memory error of Paddle's is as it would have been."""
     if ended.hung:
         return Verdict(HUNG, why=f"did not end within {ended.seconds:.0f} s")
     said = classes(ended.events)
@@ -87,7 +94,8 @@ def judge(ended: Ended, out: Path, plain: dict[str, Any], death: str, bound: flo
             return Verdict(EXACT_RUN, far, said)
         return Verdict(SAID if said else SILENT, far, said)
     text = raised(ended.err)
-    if ended.code != 1 or text != death:
+    original = text == death if death is not None else bool(_OOM.match(text))
+    if ended.code != 1 or not original:
         return Verdict(ODD, said=said, why=f"status {ended.code}: {raised(ended.err, True)[:300]}")
     told = [line for line in ended.err.splitlines() if line.startswith("bsguard: ") and "could not be saved" in line]
     if not told or ended.run is None or not (ended.run / "report.txt").exists():
