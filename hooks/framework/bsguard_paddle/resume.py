@@ -34,8 +34,16 @@ def patch(kinds):
 
 
 def _versions(optimizer):
-    gradients = [grad_of(parameter) for parameter in parameters_of(optimizer)]
-    return [None if gradient is None else gradient.inplace_version for gradient in gradients]
+    """What tells whether a gradient was written to: an operator that failed half-way counts no version, but may have put
+    its result into other memory already."""
+    return [_version(grad_of(parameter)) for parameter in parameters_of(optimizer)]
+
+
+def _version(gradient):
+    if gradient is None:
+        return None
+    dense = gradient._is_initialized() and not gradient.is_selected_rows()
+    return gradient.inplace_version, str(gradient.place), gradient.data_ptr() if dense else None
 
 
 def _retrying(original):
