@@ -80,9 +80,7 @@ class Soak:
         plain = self._warm[False, cache].run(folder / "plain", JOB, [seed, OUT], started, WATCHDOG)
         measured = _STATS.search(plain.err)
         if plain.code or not measured:
-            found = verdict.Verdict(
-                verdict.ODD, why=f"undisturbed: status {plain.code}, {verdict.raised(plain.err, True)}"
-            )
+            found = verdict.Verdict(SKIPPED, why=f"undisturbed: status {plain.code}, {verdict.raised(plain.err, True)}")
             return Case(seed, started, cache, found)
         environment = disturbance(choice, int(measured.group(1)), int(measured.group(2)))
         ended = self._warm[True, cache].run(folder / "guarded", JOB, [seed, OUT], environment, WATCHDOG)

@@ -1,4 +1,4 @@
-"""Fails each allocation of an optimizer's first steps in turn: optimizers.py NAME [clip] [groups]
+"""Fails each allocation of an optimizer's first steps in turn: optimizers.py NAME [clip] [groups] [decay]
 
 Prints one line of JSON: how many allocations the step makes, and for each failed one whether the weights afterwards equal
 those of a run without (the simulated driver is told through its control functions; the training loop itself is ordinary).
@@ -42,15 +42,25 @@ def train(step_to_disturb=None, fail_at=0):
         extra["learning_rate_range"] = (1e-4, 1.0)
     if name == "ASGD":
         extra["batch_num"] = 2
+    if name == "LBFGS":
+        extra = {"learning_rate": 0.1, "max_iter": 3}
     optimizer = getattr(paddle.optimizer, name)(parameters=parameters, grad_clip=clip, **extra)
     made = 0
+
+    def evaluate():
+        optimizer.clear_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        return loss
+
+    closure = [evaluate] if name == "LBFGS" else []
     for step in range(3):
         F.cross_entropy(net(x), y).backward()
         before = driver.simgpu_calls()
         if step == step_to_disturb and fail_at:
             paddle.device.cuda.empty_cache()
             driver.simgpu_fail_at(fail_at, TERMINAL)
-        optimizer.step()
+        optimizer.step(*closure)
         driver.simgpu_fail_at(0, 0)
         if step == step_to_disturb:
             made = driver.simgpu_calls() - before

@@ -1,0 +1,91 @@
+"""`bench optimizers`: every optimizer that Paddle ships; each allocation of its first two steps fails, one after another.
+
+The job (tests/hooks/framework/jobs/optimizers.py) compares the weights after three steps with those of a run in which
+nothing failed. Paddle's cache is switched off, so that every allocation of a step is one. A step that cannot be resumed
+without doubt must raise: then it is counted as raised, never as different.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sweep import AMPLE, NO_CACHE
+from benchmarks.verdict import raised
+from benchmarks.warm import Warm
+from support.environ import BUILD, REPO, VENV
+
+JOB = REPO / "tests" / "hooks" / "framework" / "jobs" / "optimizers.py"
+WATCHDOG = 600  # seconds; an optimizer takes about ten
+OPTIMIZERS = (
+    "SGD",
+    "Momentum",
+    "Adagrad",
+    "Adadelta",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Lamb",
+    "NAdam",
+    "RAdam",
+    "ASGD",
+    "Rprop",
+    "LBFGS",
+    "RMSProp",
+)
+WAYS = ((), ("clip",), ("decay",), ("groups",))
+# What cannot be run, with or without bsguard, and why.
+LEFT_OUT = {"RMSProp": "its kernel writes to its inputs, which the simulated GPU's operators do not support"}
+
+
+def results(names: list[str], ways: tuple, folder: Path, python: Path, build: Path) -> Iterator[dict[str, Any]]:
+    """One row for each optimizer and way: what the job printed, or `why` it did not run."""
+    with Warm(python, build, True, NO_CACHE) as warm:
+        for name in names:
+            for way in ways:
+                row: dict[str, Any] = {"bench": "optimizers", "optimizer": name, "options": list(way)}
+                if name in LEFT_OUT:
+                    yield {**row, "why": LEFT_OUT[name]}
+                    break
+                environment = {"SIMGPU_MEMORY": AMPLE}
+                ended = warm.run(folder / "-".join([name, *way]), JOB, [name, *way], environment, WATCHDOG)
+                lines = ended.out.strip().splitlines()
+                if ended.hung:
+                    yield {**row, "why": f"did not end within {WATCHDOG} s", "wrong": True}
+                elif ended.code == 0 and lines:
+                    row.update(json.loads(lines[-1]))
+                    yield {**row, "wrong": bool(row.get("different"))}
+                else:
+                    missing = "has no attribute" in ended.err  # Paddle 2.6 has fewer of them
+                    text = "this Paddle has none" if missing else raised(ended.err, True).splitlines()[:1]
+                    yield {**row, "why": text if missing else "".join(text), "wrong": not missing}
+                    if missing:
+                        break
+
+
+def run(names: list[str], as_json: bool) -> int:
+    """Prints the table, or one line of JSON a row; returns the exit status: 1 where one is different."""
+    wrong = 0
+    if not as_json:
+        print("%-10s %-8s %11s %7s %7s %10s" % ("optimizer", "options", "allocations", "equal", "raised", "different"))
+    with tempfile.TemporaryDirectory(prefix="bsguard-bench-") as folder:
+        try:
+            for row in results(names, WAYS, Path(folder), VENV / "bin" / "python", BUILD):
+                wrong += bool(row.get("wrong"))
+                if as_json:
+                    print(json.dumps(row), flush=True)
+                    continue
+                head = "%-10s %-8s" % (row["optimizer"], " ".join(row["options"]))
+                if "why" in row:
+                    print(f"{head} {row['why']}", flush=True)
+                    continue
+                counts = sum(row["allocations"]), row["equal"], len(row["raised"]), len(row["different"])
+                print(f"{head} %11d %7d %7d %10d" % counts, flush=True)
+        except (RuntimeError, OSError) as error:
+            print(f"bench: optimizers: {error}", file=sys.stderr)
+            return 1
+    return 1 if wrong else 0
