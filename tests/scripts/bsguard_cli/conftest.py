@@ -11,13 +11,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from click.testing import CliRunner
 
-from bsguard_cli.main import command
+# Nothing here depends on Paddle, and only .venv has what the command needs: the tests run once, with the current Paddle.
+if metadata.version("paddlepaddle").startswith("2."):
+    collect_ignore_glob = ["test_*.py"]
+else:
+    from click.testing import CliRunner
+
+    from bsguard_cli.main import command
 
 sys.path.insert(0, str(Path(__file__).parent))
 

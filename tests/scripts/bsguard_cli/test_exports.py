@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cli_support import REPO, RESCUED, full_report, started, write_run
 from google.protobuf.unknown_fields import UnknownFieldSet
+from jsonschema import Draft202012Validator
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
@@ -155,3 +156,12 @@ def test_what_a_run_does_not_have_is_said(bsguard, tmp_path: Path) -> None:
     run = write_run(tmp_path / "20261130T183012Z-1", [started()])
     said = bsguard("export", "--format", "collapsed", run)
     assert said.status == 1 and "no report" in said.stderr
+
+
+@pytest.mark.parametrize("kind", ["control", "event", "report"])
+def test_what_the_command_reads_is_what_is_documented(fresh: Path, kind: str) -> None:
+    schema = json.loads((REPO / "docs" / "formats" / f"{kind}.schema.json").read_text())
+    check = Draft202012Validator(schema)
+    (path,) = fresh.rglob("events.jsonl" if kind == "event" else f"{kind}.json")
+    for text in path.read_text().splitlines() if kind == "event" else [path.read_text()]:
+        check.validate(json.loads(text))
