@@ -54,6 +54,14 @@ bool bsg_phase_can_split(int phase) {
   return phase != BSG_PHASE_OPTIMIZER && phase != BSG_PHASE_DATA && phase != BSG_PHASE_SAVE;
 }
 
+bool bsg_decide_fragmented(uint64_t request_bytes, uint64_t free_bytes) {
+  const uint64_t unit = UINT64_C(2) << 20;
+
+  if (request_bytes == 0 || free_bytes == UINT64_MAX || request_bytes > UINT64_MAX - unit)
+    return false;
+  return free_bytes >= (request_bytes + unit - 1) / unit * unit;
+}
+
 bool bsg_decide_terminal(const struct bsg_repeated *repeated) {
   return !repeated->concluded && !repeated->granted_between && repeated->freed_now > repeated->freed_before;
 }

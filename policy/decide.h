@@ -42,6 +42,13 @@ enum bsg_verdict bsg_decide_inferred(const struct bsg_split *now, struct bsg_spl
 /* May an OOM in this phase be answered by smaller pieces? Not where no batch is being run. */
 bool bsg_phase_can_split(int phase);
 
+/*
+ * Was a call refused though the device had enough free bytes for it? Then what was free lay in pieces. The driver hands
+ * memory out in units of 2 MiB: a request is rounded up to them. Both in bytes; free_bytes UINT64_MAX:
+ * nobody knows, and then the answer is no.
+ */
+bool bsg_decide_fragmented(uint64_t request_bytes, uint64_t free_bytes);
+
 /* What is known of a request that the driver refused again. */
 struct bsg_repeated {
   uint64_t freed_before; /* bytes freed on the device so far, at the refusal before */

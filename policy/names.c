@@ -10,7 +10,7 @@ static const char *name_of(const char *const *names, int count, int value, const
 }
 
 const char *bsg_reason_name(int reason) {
-  static const char *const names[] = {"start", "oom", "framework-limit", "inferred", "manual"};
+  static const char *const names[] = {"start", "oom", "framework-limit", "inferred", "manual", "fragmentation"};
   return name_of(names, sizeof(names) / sizeof(names[0]), reason, "manual");
 }
 

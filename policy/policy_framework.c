@@ -100,7 +100,9 @@ static void gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bsg_w
 static void shrink_training(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom *oom,
                             const struct bsg_oom_record *record, const struct bsg_split *before,
                             const struct bsg_split *after, struct bsg_entry *entry) {
-  struct bsg_change change = {.reason = record->trigger.api ? BSG_REASON_OOM : BSG_REASON_FRAMEWORK_LIMIT,
+  struct bsg_change change = {.reason = !record->trigger.api           ? BSG_REASON_FRAMEWORK_LIMIT
+                                        : bsg_state_fragmented(record) ? BSG_REASON_FRAGMENTATION
+                                                                       : BSG_REASON_OOM,
                               .split = *after,
                               .has_trigger = true,
                               .trigger = record->trigger,

@@ -150,6 +150,10 @@ void bsg_state_went_on(struct bsg_policy *p, int device) {
     p->latest.outcome = BSG_OUTCOME_RESCUED;
 }
 
+bool bsg_state_fragmented(const struct bsg_oom_record *oom) {
+  return oom->trigger.api && bsg_decide_fragmented(oom->trigger.bytes, oom->free_bytes);
+}
+
 void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_out *out) {
   const struct bsg_device_state *device = bsg_state_device(p, oom->trigger.device);
 
@@ -172,6 +176,8 @@ void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record 
       bsg_out_text(out, " of ");
       bsg_out_size(out, device->fact.total_bytes);
     }
+    if (bsg_state_fragmented(oom))
+      bsg_out_text(out, ", fragmented");
   }
 }
 

@@ -131,7 +131,10 @@ void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct b
 /* The job went on after the last OOM on this device (-1: on any): if it was answered, it was rescued. */
 void bsg_state_went_on(struct bsg_policy *p, int device);
 
-/* "gpu:0 refused 64.0 MiB, 32.0 MiB free of 22.5 GiB" */
+/* The driver refused what it had enough free bytes for. */
+bool bsg_state_fragmented(const struct bsg_oom_record *oom);
+
+/* "gpu:0 refused 64.0 MiB, 32.0 MiB free of 22.5 GiB"; with ", fragmented" behind it where that is so */
 void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_out *out);
 
 /* What was refused on this device and not reported was absorbed; only_met: as far as the request was met since. */

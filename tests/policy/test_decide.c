@@ -4,8 +4,20 @@
 #include "check.h"
 #include "policy/decide.h"
 
+#define MIB ((uint64_t)1 << 20)
+
 static int64_t up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
+}
+
+TEST(fragmentation_is_told_in_the_units_of_the_driver) {
+  CHECK(bsg_decide_fragmented(1, 2 * MIB));
+  CHECK(!bsg_decide_fragmented(1, 2 * MIB - 1)); /* less than one unit cannot be handed out */
+  CHECK(bsg_decide_fragmented(3 * MIB, 4 * MIB));
+  CHECK(!bsg_decide_fragmented(5 * MIB, 5 * MIB));
+  CHECK(!bsg_decide_fragmented(0, 1024 * MIB));
+  CHECK(!bsg_decide_fragmented(MIB, UINT64_MAX)); /* not known */
+  CHECK(!bsg_decide_fragmented(UINT64_MAX, 1024 * MIB));
 }
 
 TEST(table_of_splits) {

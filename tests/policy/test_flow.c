@@ -188,6 +188,23 @@ TEST(a_framework_limit_has_no_driver_call) {
   CHECK_HAS(read_file("control.json"), "\"trigger\": {\"api\": null, \"bytes\": 5242880, ");
 }
 
+TEST(enough_free_bytes_and_still_refused_is_fragmentation) {
+  fixture_start(BSG_MODE_GUARD);
+  boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
+  refuse(8 * MIB, 7); /* 32 MiB are free */
+  struct bsg_decision decision = terminal(32, BSG_PHASE_FORWARD, BSG_EXACT);
+  CHECK_INT(decision.verdict, BSG_SHRINK);
+  applied(&decision);
+  CHECK_HAS(event_of("decision", 1), "\"reason\":\"fragmentation\"");
+  CHECK_HAS(event_of("decision", 1), "32.0 MiB free of 22.5 GiB, fragmented");
+  CHECK_HAS(read_file("control.json"), "\"reason\": \"fragmentation\"");
+  CHECK_HAS(last_line(), "fragmented)");
+
+  refuse(64 * MIB, 7); /* more than is free */
+  terminal(32, BSG_PHASE_FORWARD, BSG_EXACT);
+  CHECK_HAS(event_of("decision", 2), "\"reason\":\"oom\"");
+}
+
 TEST(what_must_not_be_split_is_logged_and_left) {
   fixture_start(BSG_MODE_GUARD);
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
