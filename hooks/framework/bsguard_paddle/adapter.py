@@ -46,11 +46,13 @@ def _install(paddle):
         core.eager.run_backward = observe.run_backward
         return
 
-    from . import backward, boundary, functional, gradients, named, partial, resume, state
+    from . import backward, boundary, functional, gradients, loader, named, partial, places, resume, state
 
     gradients.patch()
     state.patch()
     functional.patch()
+    loader.patch()
+    places.patch()
     resume.patch(steps.optimizers())
     paddle.nn.Layer.__call__ = boundary.layer_call
     core.eager.run_backward = backward.run_backward

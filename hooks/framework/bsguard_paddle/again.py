@@ -28,6 +28,9 @@ def again(failure, function, what, phase=native.LOSS, drops=True):
                     _give_up(failure, phase)
                 reclaim()
                 reclaimed = True
+                # Nobody will see it, and its frames, which name this failure, would be garbage that only a collection
+                # frees: in a forked worker perhaps, where a reader's destructor waits for threads that are not there.
+                failure.error.__traceback__ = None
         try:
             result = function()
         except Exception as error:

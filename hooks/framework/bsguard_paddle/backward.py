@@ -11,7 +11,7 @@ from .chunks import Accumulate
 from .graph import Reach
 from .oom import attempt
 from .rescue import shrink
-from .runtime import inside, runtime, thread
+from .runtime import inside, note_phase, runtime, thread
 
 
 def run_backward(tensors, grads, retain_graph=False, *rest):
@@ -24,10 +24,12 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
     try:
         calls = pending()
         if not calls and not any_done():
-            runtime.raised_in = native.BACKWARD
-            with inside():
-                runtime.run_backward(tensors, grads, retain_graph, *rest)
-            runtime.raised_in = None
+            try:
+                with inside():
+                    runtime.run_backward(tensors, grads, retain_graph, *rest)
+            except Exception as error:
+                note_phase(error, native.BACKWARD)
+                raise
             gradients.touched()
             return None
         # One at a time: what another thread's backward leaves at its leaves for a moment is not ours to run on.

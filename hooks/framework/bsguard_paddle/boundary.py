@@ -5,7 +5,7 @@ from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
 from .rescue import give_up, shrink
-from .runtime import original_call, runtime, thread
+from .runtime import note_phase, original_call, runtime, thread
 from .site import site_of
 from .state import Mode
 
@@ -49,8 +49,9 @@ def _outermost(layer, args, kwargs):
     after = native.LOSS
     try:
         return _train(site, device, args, kwargs)
-    except BaseException:
+    except BaseException as error:
         after = phase_before
+        note_phase(error, native.FORWARD)
         raise
     finally:
         runtime.library.set_phase(after)

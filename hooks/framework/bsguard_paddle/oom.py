@@ -10,17 +10,22 @@ import traceback
 
 from . import evidence
 
-_MEMORY_ERROR = ("ResourceExhausted", "Out of memory error on", "out of memory error on")
-_LIBRARY_ERROR = (
-    "ResourceExhausted",
-    "Out of memory error on",
+# Paddle's own words, in whatever exception they come: on a device, or (last) beneath another exception's text.
+_PADDLE = ("Out of memory error on", "out of memory error on", "ResourceExhausted")
+# The host's memory in the same words: no smaller batch on the device gives it back.
+_HOST = ("Fail to alloc memory of", "pinned memory", "CUDAPinned", "shared memory", "memory map", "No space left")
+# Libraries on the device, as Paddle passes their status on.
+_LIBRARY = (
     "BadAlloc",
     "CUDA error(2)",
     "CUBLAS error(3)",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUFFT_ALLOC_FAILED",
+    "CURAND_STATUS_ALLOCATION_FAILED",
     "CUSOLVER_STATUS_ALLOC_FAILED",
-    "CUDA out of memory",
+    "CUSPARSE_STATUS_ALLOC_FAILED",
 )
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _REQUEST = re.compile(r"[Cc]annot allocate ([0-9.]+)\s*([KMG]?B)")
@@ -28,11 +33,12 @@ _REQUEST = re.compile(r"[Cc]annot allocate ([0-9.]+)\s*([KMG]?B)")
 
 def is_oom(error):
     """True if the exception says that device memory ran out."""
-    if isinstance(error, MemoryError):
-        return any(part in str(error) for part in _MEMORY_ERROR)
-    if isinstance(error, (OSError, RuntimeError, SystemError)):
-        return any(part in str(error) for part in _LIBRARY_ERROR)
-    return False
+    if not isinstance(error, (MemoryError, OSError, RuntimeError, SystemError)):
+        return False
+    text = str(error)
+    if any(part in text for part in _PADDLE):
+        return not any(part in text for part in _HOST)
+    return isinstance(error, (OSError, SystemError)) and any(part in text for part in _LIBRARY)
 
 
 def request_bytes(text):

@@ -16,7 +16,7 @@ from .runtime import runtime, thread
 from .state import RandomState
 
 _MOST_CHANGES = 16  # of Tensor's methods: each costs the interpreter its caches, and Python keeps count of them
-_METHODS = ("numpy", "clone", "contiguous", "_copy_to", "_getitem_dygraph", "_getitem_from_offset")
+_METHODS = ("clone", "contiguous", "_getitem_dygraph", "_getitem_from_offset")
 _BINARY = "add sub mul div truediv floordiv pow mod matmul"
 _COMPARISONS = "gt ge lt le eq ne"
 # Ranks meet in these, or they write to what they are given without saying so by their name.

@@ -25,7 +25,6 @@ class _Runtime:
     run_backward = None
     run_partial_grad = None
     device = 0  # CUDA ordinal that was trained on last
-    raised_in = None  # phase of the last backward that raised without a call to fall back on
 
 
 runtime = _Runtime()
@@ -40,6 +39,15 @@ def paddle_of():
 def is_tensor(value):
     """True for an eager tensor."""
     return isinstance(value, runtime.paddle.base.core.eager.Tensor)
+
+
+def note_phase(error, phase):
+    """Remembers on an exception in which phase it was raised: who sees it at the top comes too late to ask."""
+    if isinstance(error, Exception) and not hasattr(error, "_bsguard_phase"):
+        try:
+            error._bsguard_phase = phase
+        except AttributeError:
+            pass
 
 
 class inside:

@@ -4,7 +4,7 @@ import threading
 
 from . import arming, boundary, evidence, native
 from .call import stepped_on
-from .runtime import runtime
+from .runtime import note_phase, runtime
 
 
 class _Depth(threading.local):
@@ -46,7 +46,8 @@ def _counted(original):
         _depth.value += 1
         try:
             result = original(self, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
+            note_phase(error, native.OPTIMIZER)
             runtime.library.set_phase(before)
             raise
         finally:

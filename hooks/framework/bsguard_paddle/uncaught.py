@@ -29,18 +29,20 @@ def patch():
 def _look(error):
     try:
         if error is not None and is_oom(error):
-            report(error, _why())
+            report(error, _why(error))
     except Exception:
         pass  # the user's exception is on its way to the screen: nothing may stand before it
 
 
-def _why():
+def _why(error):
     """Why an OOM that reached the top was not met, and what would help."""
     if not runtime.paddle.in_dynamic_mode():
         return "a static graph is not split: use eager mode, or a smaller batch"
     if runtime.guarding and runtime.arm == "never":
         return "BSGUARD_ARM=never: only a forward is caught"
-    if runtime.guarding and runtime.raised_in == native.BACKWARD:
+    if getattr(error, "_bsguard_phase", None) == native.OPTIMIZER:
+        return "what the optimizer keeps for each parameter did not fit, and no smaller batch makes it less"
+    if runtime.guarding and getattr(error, "_bsguard_phase", None) == native.BACKWARD:
         return "its step was not prepared for it, since its peak was expected to fit: BSGUARD_ARM=always prepares every step"
     return "it struck where nothing could be split"
 
@@ -52,7 +54,7 @@ def report(error, why):
     error._bsguard_reported = True
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if "ut of memory" in line] or [type(error).__name__]
-    phase = runtime.raised_in
+    phase = getattr(error, "_bsguard_phase", None)
     if phase is None:
         phase = runtime.library.set_phase(native.OTHER)
         runtime.library.set_phase(phase)
