@@ -5,7 +5,7 @@ Made by pygal; readable at the width of a phone, which is why they are small and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Optional
 from xml.etree import ElementTree
 
@@ -47,7 +47,7 @@ def _style(*colours: str) -> Style:
     )
 
 
-def _chart(colours: list[str], top: float, labels: list[float], whole: bool) -> pygal.XY:
+def _chart(colours: list[str], top: float, labels: list[float], end: float, whole: bool) -> pygal.XY:
     return pygal.XY(
         style=_style(*colours),
         js=[],
@@ -63,10 +63,17 @@ def _chart(colours: list[str], top: float, labels: list[float], whole: bool) -> 
         show_minor_x_labels=False,
         x_labels_major_count=4,
         y_labels=labels,
-        x_value_formatter=lambda at: f"{at:.0f} s" if at < 600 else f"{at / 60:.0f} min",
+        x_value_formatter=_clock(end),
         value_formatter=(lambda count: f"{count:.0f}") if whole else size,
         no_data_text="not recorded",
     )
+
+
+def _clock(end: float) -> Callable[[float], str]:
+    """How the seconds of an axis that ends at `end` are written."""
+    if end < 10:
+        return lambda at: f"{at:.1f} s"
+    return (lambda at: f"{at:.0f} s") if end < 600 else (lambda at: f"{at / 60:.0f} min")
 
 
 def _quarters(whole: float) -> list[float]:
@@ -138,12 +145,13 @@ def memory(rank: Rank) -> Optional[str]:
     if len(reserved) < 2:
         return None
     highest = max(value for _, value in reserved + allocated)
-    capacity = rank.capacity
+    capacity, end = rank.capacity, max(at for at, _ in reserved)
     top = max(highest, float(capacity or 0)) * 1.08
-    chart = _chart([IDLE, IN_USE, CAPACITY, OOM, DECISION], top, _quarters(float(capacity or highest)), whole=False)
+    chart = _chart(
+        [IDLE, IN_USE, CAPACITY, OOM, DECISION], top, _quarters(float(capacity or highest)), end, whole=False
+    )
     chart.add("held at the driver", _thin(reserved), fill=True)
     chart.add("in use by the framework", _thin(allocated), fill=True)
-    end = max(at for at, _ in reserved)
     line = [(0.0, float(capacity)), (end, float(capacity))] if capacity else []
     chart.add("capacity", line, stroke_style={"width": 1.5, "dasharray": "6, 4"})
     ooms, decisions = list(_marks(rank, "oom", top * 0.965)), list(_marks(rank, "decision", top * 0.03))
@@ -158,6 +166,8 @@ def micro_batch(rank: Rank) -> Optional[str]:
     if len(points) < 2:
         return None
     highest = max(value for _, value in points)
-    chart = _chart([SIZE], highest * 1.08, sorted({0, *(value for _, value in points[-3:]), highest}), whole=True)
+    chart = _chart(
+        [SIZE], highest * 1.08, sorted({0, *(value for _, value in points[-3:]), highest}), points[-1][0], whole=True
+    )
     chart.add("micro-batch", _steps(_thin(points)), stroke_style={"width": 2})
     return _svg(chart, f"Micro-batch over time, at most {highest:.0f}")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from bsguard_cli import charts
 from bsguard_cli.flame import stacks
 from bsguard_cli.runs import Rank, Run
-from bsguard_cli.summary import accounting, decisions, holders, is_bad, verdict
+from bsguard_cli.summary import accounting, decisions, holders, is_bad, own_frames, verdict
 from bsguard_cli.words import clean, known, seconds, size, split
 
 MOST_RANKS = 16  # that are shown in full
@@ -97,6 +97,7 @@ def _section(rank: Rank) -> dict[str, Any]:
         "bad": is_bad(rank),
         "facts": facts,
         "oom": report.oom if report else None,
+        "stack": own_frames(report.oom.python_stack)[0] if report and report.oom else [],
         "parts": _parts(rank),
         "memory": Markup(charts.memory(rank) or ""),
         "micro_batch": Markup(charts.micro_batch(rank) or ""),

@@ -131,6 +131,16 @@ _PARTS = {
 # Functions that only hand a request on: the code that asked is further out.
 _HANDS_ON = re.compile(r"alloc|Alloc|^0x|^cu[A-Z]|^cuda[A-Z]|^phi::DenseTensor|^phi::DeviceContext")
 
+# Paddle's name of an operation, forward and backward: says more than the copy or the kernel inside it.
+_OPERATION = re.compile(r"^\w+_ad_func$|^\w+GradNode::operator")
+
+
+def _without_arguments(frame: str) -> str:
+    """ "phi::Copy<phi::CPUContext> (libphi.so)" of a frame with its arguments and its offset."""
+    name = frame.partition("(")[0].partition("+0x")[0].strip()
+    module = frame[frame.rfind("(") :] if frame.endswith(")") else ""
+    return f"{name} {module}".strip() if name else frame
+
 
 def _who_asked(rank: Rank) -> dict[int, str]:
     """The frame of each site that says most."""
@@ -139,17 +149,30 @@ def _who_asked(rank: Rank) -> dict[int, str]:
     found = {}
     for site in sites:
         frames = [*site.python, *(next(names) for _ in site.frames)]
-        telling = (frame for frame in frames if not _HANDS_ON.search(frame.partition("(")[0]))
+        called = [frame.partition("(")[0].partition("+0x")[0] for frame in frames]
+        operation = [frame for frame, name in zip(frames, called) if _OPERATION.search(name)]
+        telling = [frame for frame, name in zip(frames, called) if not _HANDS_ON.search(name)]
         if frames:
-            found[site.site] = next(telling, frames[0])
+            found[site.site] = _without_arguments((operation or telling or frames)[0])
     return found
+
+
+_NOT_THE_USERS = re.compile(r"/(site|dist)-packages/|/bsguard_paddle/|<frozen |/lib/python3\.\d+/")
+
+
+def own_frames(stack: list[str]) -> tuple[list[str], int]:
+    """The frames of a Python stack that are the user's own code, and how many others there are; all, where none is."""
+    own = [frame.strip() for frame in stack if not _NOT_THE_USERS.search(frame)]
+    return (own, len(stack) - len(own)) if own else ([frame.strip() for frame in stack], 0)
 
 
 def accounting(rank: Rank) -> list[tuple[str, int]]:
     """Parts of the device at the OOM that add up to its capacity; empty where that is not known."""
     told = rank.report.accounting if rank.report else None
     if told and told.parts:
-        return [(_PARTS.get(part.part, part.part), part.bytes) for part in told.parts]
+        return [
+            (_PARTS.get(part.part, part.part), part.bytes) for part in told.parts if part.bytes or part.part == "free"
+        ]
     memory = rank.report.memory if rank.report else None
     if memory is None or memory.capacity_bytes is None or memory.live_bytes is None:
         return []

@@ -108,7 +108,7 @@ def _share(part: Optional[int], whole: Optional[int]) -> str:
 def _print_rank(rank, out) -> None:
     from bsguard_cli.fit import of_rank
     from bsguard_cli.screen import row, say, table
-    from bsguard_cli.summary import accounting, decisions, holders
+    from bsguard_cli.summary import accounting, decisions, holders, own_frames
     from bsguard_cli.words import clean, known, plural, size, split
 
     title = f" ({rank.name})" if rank.name else ""
@@ -122,8 +122,11 @@ def _print_rank(rank, out) -> None:
         )
         if oom.exception:
             say(f"  {oom.exception}")
-        for frame in oom.python_stack[:MOST_LINES]:
+        frames, others = own_frames(oom.python_stack)
+        for frame in frames[:MOST_LINES]:
             say(f"    {frame}")
+        if others:
+            say(f"    ({plural(others, 'frame')} of libraries left out: bsguard report --text)")
         out.print()
     parts = accounting(rank)
     if parts:

@@ -89,6 +89,7 @@ def full_report() -> dict[str, Any]:
             "_ZN3phi4CopyINS_13DeviceContextEEEvRKT_RKNS_11DenseTensorENS_5PlaceEbPS5_+0x4ef (libphi_core.so)",
             "_PyEval_EvalFrameDefault+0x2e53 (python3.11)",
         ],
+        "raw": [],
     }
     return {
         "schema": "bsguard.report/1",
@@ -167,6 +168,18 @@ def full_report() -> dict[str, Any]:
             "available_bytes": 20000 * mib,
             "largest_micro_batch": 16,
         },
+        "state": {"parameter_bytes": 90 * mib, "gradient_bytes": 90 * mib, "optimizer_bytes": 180 * mib},
+        "modules": [{"path": "/usr/lib/libphi_core.so", "build_id": "00ff"}],
+        "fragmentation": {
+            "idle_in_framework_bytes": 2000 * mib,
+            "largest_free_piece_below_bytes": 64 * mib,
+            "largest_free_piece_at_least_bytes": 32 * mib,
+            "map": None,
+        },
+        "timeline_total": 0,
+        "timeline": [],
+        "control": {"sequence": 1, "applied": 1},
+        "notes": {"FLAGS_allocator_strategy": "auto_growth"},
         "groups": {
             "total_bytes": 20000 * mib,
             "listed_bytes": 19000 * mib,
@@ -201,9 +214,19 @@ def full_report() -> dict[str, Any]:
             "held_last_bytes": 9400 * mib,
             "bytes_per_step": 77 * mib,
         },
-        "held": [{"what": "list kept at train.py:31", "tensors": 116, "bytes": 9000 * mib}],
+        "held": [{"what": "list kept at train.py:31", "tensors": 116, "bytes": 9000 * mib, "with_graph": 0}],
         "others": {"total": 1, "own_pid_seen": True, "processes": [{"pid": 99, "name": "python", "bytes": 4000 * mib}]},
-        "holders": [{"bytes": 640 * mib, "api": "cuMemAlloc_v2", "step": 3, "phase": "forward", "site": 7}],
+        "holders": [
+            {
+                "bytes": 640 * mib,
+                "api": "cuMemAlloc_v2",
+                "step": 3,
+                "phase": "forward",
+                "site": 7,
+                "kind": "plain",
+                "address": None,
+            }
+        ],
         "holders_bytes": 640 * mib,
         "sites": [site],
         "decisions_total": 1,
@@ -217,6 +240,7 @@ def full_report() -> dict[str, Any]:
                 "micro_batch": 32,
                 "accumulation_steps": 1,
                 "why": "first step",
+                "trigger": None,
             }
         ],
         "totals": {"ooms": 1, "absorbed": 2, "rescued_steps": 0, "unrescued": 1},
@@ -226,7 +250,7 @@ def full_report() -> dict[str, Any]:
                 "text": "Keep numbers, not tensors: the list at train.py:31 holds 8.8 GiB.",
                 "source": "measured: 116 tensors",
             },
-            "Batch 12 with 3 accumulation steps fits; the learning rate stays.",
+            {"measure": "smaller_batch", "text": "Batch 12 with 3 accumulation steps fits.", "source": None},
         ],
         "missing": ["fragmentation: no map was made"],
     }
