@@ -32,6 +32,22 @@ from .state import LayerState, RandomState, batch_norm_kinds, batch_norms, norma
 
 _TRIAL_ROWS = 4
 _MOST_CHOICES = 16
+# Layers that talk to other ranks inside their forward: in chunks they would talk more often than the others expect. True:
+# also in a job of one rank, where it has a layer that does without (BatchNorm) which bsguard may split.
+_WITH_COLLECTIVES = {
+    "SyncBatchNorm": True,
+    "ColumnParallelLinear": False,
+    "RowParallelLinear": False,
+    "VocabParallelEmbedding": False,
+    "ParallelCrossEntropy": False,
+    "ColumnSequenceParallelLinear": False,
+    "RowSequenceParallelLinear": False,
+    "PipelineLayer": False,
+    "PipelineParallel": False,
+    "TensorParallel": False,
+    "SegmentParallel": False,
+    "MoELayer": True,  # its routing looks at the whole batch
+}
 _OF_THE_SAMPLES = ("dropout", "noise")  # each sample draws its own: the same in distribution
 _NO_MEMORY = "a trial with two samples did not fit the memory"
 
@@ -132,10 +148,12 @@ def _objection(layer, mode):
     """What forbids a split before any trial; None: nothing."""
     paddle = runtime.paddle
     if mode.hooked:
-        return "hooks on saved tensors are entered, which a second forward would miss"
+        return "saved_tensors_hooks are entered in the forward: a second forward, in the backward, would be outside of them"
+    alone = paddle.distributed.get_world_size() < 2
     for name, sub in layer.named_sublayers(include_self=True):
-        if type(sub).__name__ == "SyncBatchNorm":
-            return "SyncBatchNorm has collectives inside the forward"
+        kind = next((one.__name__ for one in type(sub).__mro__ if one.__name__ in _WITH_COLLECTIVES), None)
+        if kind is not None and (_WITH_COLLECTIVES[kind] or not alone):
+            return "%s has collectives inside the forward%s" % (kind, ", also with one rank" if alone else "")
         for hook in itertools.chain(sub._forward_pre_hooks.values(), sub._forward_post_hooks.values()):
             if not str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("paddle."):
                 return "a forward hook on %s would run once for each chunk" % (name or type(layer).__name__)

@@ -90,7 +90,7 @@ SAID = {
     "backward_inside_the_forward": "a backward of its own",
     "weight_of_another_layer_and_a_hook": "not among its parameters",
     "spectral_norm": "other samples",
-    "saved_tensors_are_rounded": "hooks on saved tensors",
+    "saved_tensors_are_rounded": "saved_tensors_hooks",
 }
 
 # These must be split, and come out exact: refusing everything would pass every other test.
