@@ -43,7 +43,7 @@ SAID = {
     "positives_counted_inside_in_whole_numbers": "output 1 is a number of the whole batch",
     "accuracy_inside": "output 1 is a number of the whole batch",
     "contrastive_inside": "neither a mean nor a sum",
-    "loss_inside_by_the_variance_of_the_batch": "no finite number for some samples alone",
+    "loss_inside_by_the_variance_of_the_batch": "may set samples against each other",
     "triplets_inside": "neither a mean nor a sum",
     "loss_inside_over_a_ragged_mask": "loss inside the model",
     "balance_of_experts_inside": "neither a mean nor a sum",
