@@ -2,6 +2,7 @@
 shim's, is tested elsewhere."""
 
 import importlib.util
+import json
 import pathlib
 
 import pytest
@@ -209,3 +210,72 @@ def test_pytorch_18853_a_retry_is_not_pinned_by_the_traceback(run_job):
         assert job.returncode == 0 and job.events_of("applied")[0]["phase"] == "forward", job
         pieces.append(max(event["accumulation_steps"] for event in job.events_of("step")))
     assert pieces[0] == pieces[1] > 1, pieces
+
+
+POOL = """
+    import ctypes, json, sys, paddle, paddle.nn as nn
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    paddle.set_device("gpu")
+    paddle.set_default_dtype("float64")
+    paddle.seed(1)
+    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=network.parameters())
+    for step in range(4):
+        if step == 2:
+            with paddle.no_grad():
+                network(paddle.ones([8192, 64]))  # an evaluation that grows the pool
+        # Other sizes than before: what the pool holds does not serve them.
+        x = (paddle.arange((900 + 100 * step) * 64).astype("float64").reshape([-1, 64]) / 1e5).sin()
+        if step == 2 and "fragmented" in sys.argv:  # what the forward asks for is refused, though there is enough
+            driver.simgpu_fail_at(1, 4)
+        loss = network(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    print(json.dumps(float(loss)))
+"""
+
+
+def test_paddleseg_1568_an_evaluation_grew_the_pool(run_job):
+    """Caches are freed first: what fits without them is not split. Enough free and refused is called fragmentation."""
+    plain = run_job(POOL, env={"BSGUARD": "observe"})
+    # Less than the pools of training and evaluation side by side, more than either of them.
+    job = run_job(POOL, memory=str(int(plain.events_of("stop")[0]["peak_bytes"] * 0.9)))
+    assert job.returncode == 0, job
+    assert job.events_of("absorbed") and not job.events_of("oom"), job
+    assert {step["accumulation_steps"] for step in job.events_of("step")} == {1}
+    assert abs(job.result - plain.result) <= 1e-10 * abs(plain.result)
+
+    no_cache = {"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"}  # each request reaches the driver
+    job = run_job(POOL, "fragmented", memory="64MiB", env=no_cache)
+    assert job.returncode == 0, job
+    assert [event["reason"] for event in job.events_of("decision")] == ["start", "fragmentation"], job
+    assert any("fragmented" in line for line in job.lines_of_bsguard), job
+    assert abs(job.result - plain.result) <= 1e-10 * abs(plain.result)
+
+
+GROWING = """
+    import paddle, paddle.nn as nn
+    paddle.set_device("gpu")
+    network = nn.Linear(64, 64)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=network.parameters())
+    history = []
+    for step in range(60):
+        out = network(paddle.ones([1, 1024, 64]))
+        out.mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        history.append(out.detach())  # 256 KiB a step
+"""
+
+
+def test_paddlex_2220_slow_growth(run_job):
+    """A job that dies of what it keeps from step to step is told what that is: there is nothing to halve."""
+    job = run_job(GROWING, memory="10MiB")
+    assert job.returncode == 1 and job.events_of("step"), job
+    report = json.loads((job.run / "report.json").read_text())
+    assert report["verdict"]["cause"] in ("leak", "growing_cache"), report["verdict"]
+    assert "history" in report["verdict"]["culprit"], report["verdict"]
+    assert report["growth"]["trend"] in ("leak", "cache"), report["growth"]
