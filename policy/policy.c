@@ -46,7 +46,9 @@ static void make_files(struct bsg_policy *p, struct bsg_when now, const struct b
                             .devices = device,
                             .device_count = 1};
 
-  int error = bsg_runfolder_make(&p->folder, p->directory, p->config.pid, p->config.rank, now.unix_ms);
+  bool shared = p->config.rank >= 0 && p->config.launcher > 0;
+  int error = bsg_runfolder_make(&p->folder, p->directory, shared ? p->config.launcher : p->config.pid, p->config.rank,
+                                 shared ? p->config.launched_ms : now.unix_ms);
   if (error) {
     bsg_state_wrote(p, "", error);
     return;

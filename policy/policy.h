@@ -40,6 +40,8 @@ struct bsg_policy_config {
   const char *directory; /* parent of all runs; made if missing, never changed otherwise */
   int pid;
   int rank;            /* -1: not one of many */
+  int launcher;        /* pid of what started all ranks, after which their run is named; 0: unknown */
+  int64_t launched_ms; /* when it started, Unix time */
   const char *command; /* may be NULL until bsg_policy_attach() */
   struct bsg_evidence evidence;
   /* One line to the user, without newline. level: 0 always but in quiet, 1 debug. */

@@ -41,8 +41,9 @@ struct bsg_replacement {
 void bsg_runfolder_init(struct bsg_runfolder *folder);
 
 /*
- * Makes PARENT/UTC-PID (a number is added where that exists), for rank >= 0 with rankN inside, which the ranks of one
- * launch share; .gitignore in it. -EPERM: somebody else owns it or may write into it.
+ * Makes PARENT/UTC-PID (a number is added where that exists), for rank >= 0 with rankN inside: pid and time are those
+ * of the launcher then, and its ranks share the run; .gitignore in it. -EPERM: somebody else owns it or may write into
+ * it.
  */
 int bsg_runfolder_make(struct bsg_runfolder *folder, const char *parent, int pid, int rank, int64_t unix_ms);
 

@@ -22,7 +22,7 @@
 #include "shim/clock.h"
 #include "shim/command.h"
 #include "shim/current.h"
-#include "shim/environment.h"
+#include "shim/launch.h"
 #include "shim/log.h"
 #include "shim/lookup.h"
 #include "shim/options.h"
@@ -168,26 +168,17 @@ static void say(int level, const char *line) {
   bsg_log(level == 0 ? BSG_LOG_NORMAL : BSG_LOG_DEBUG, "%s", line);
 }
 
-/* Of a job of many processes, from whichever launcher says so; -1: not one of many. */
-static int rank(void) {
-  static const struct {
-    const char *rank, *size;
-  } launchers[] = {{"PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"}, {"RANK", "WORLD_SIZE"}};
-  for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-    const char *mine = bsg_environment_get(launchers[i].rank), *all = bsg_environment_get(launchers[i].size);
-    if (mine && all && atoi(all) > 1)
-      return atoi(mine);
-  }
-  return -1;
-}
-
 /* Caller holds the lock. */
 static struct bsg_policy *create(void) {
+  struct bsg_launch launch;
+  bsg_launch_find(&launch);
   struct bsg_policy_config config = {
       .mode = bsg_root_mode(),
       .directory = state.directory,
       .pid = getpid(),
-      .rank = rank(),
+      .rank = launch.rank,
+      .launcher = launch.pid,
+      .launched_ms = launch.start_ms,
       .command = state.command,
       .evidence = {.memory = evidence_memory,
                    .holders = evidence_holders,
