@@ -1,6 +1,7 @@
 """Puts bsguard into a Paddle that has just been imported: the list of what is patched, and nothing else.
 
-Guarding patches Layer.__call__, run_backward, run_partial_grad, Optimizer.step and the gradient accessors of parameters;
+Guarding patches Layer.__call__, run_backward, run_partial_grad, Optimizer.step, the gradient accessors of parameters,
+DataParallel and the collectives;
 observing patches the first two and Optimizer.step, with functions that only look. A Paddle that lacks one of them is
 left alone, in one line.
 """
@@ -46,13 +47,28 @@ def _install(paddle):
         core.eager.run_backward = observe.run_backward
         return
 
-    from . import backward, boundary, functional, gradients, loader, named, partial, places, resume, state
+    from . import (
+        backward,
+        boundary,
+        collectives,
+        functional,
+        gradients,
+        loader,
+        named,
+        partial,
+        places,
+        ranks,
+        resume,
+        state,
+    )
 
     gradients.patch()
     state.patch()
     functional.patch()
     loader.patch()
     places.patch()
+    ranks.patch()
+    collectives.patch()
     resume.patch(steps.optimizers())
     paddle.nn.Layer.__call__ = boundary.layer_call
     core.eager.run_backward = backward.run_backward

@@ -5,7 +5,7 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, chunks, evidence, gradients, loss, native
+from . import arming, chunks, evidence, gradients, loss, native, ranks
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
@@ -31,16 +31,22 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
                 note_phase(error, native.BACKWARD)
                 raise
             gradients.touched()
+            ranks.backward_ended()
             return None
         # One at a time: what another thread's backward leaves at its leaves for a moment is not ours to run on.
         with one_backward:
             aside = gradients.HooksAside()
+            marks = ranks.Marks(calls)
             try:
-                _through(calls, tensors, grads, retain_graph, rest, aside)
+                reached = _through(calls, tensors, grads, retain_graph, rest, aside)
                 with inside():
                     aside.settle(rest)
+                marks.end()
+                ranks.settle(reached, marks, rest)
+                ranks.backward_ended()
             except BaseException:
                 aside.abandon()
+                marks.end()
                 # What arrived at the leaves belongs to this backward: none of it may count in a later one.
                 gradients.touched()
                 for call in calls:
@@ -51,6 +57,7 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
 
 
 def _through(calls, tensors, grads, retain_graph, rest, aside):
+    """Returns the calls that it reached."""
     reach = Reach(tensors)
     aside.add(_reached_twice(calls, reach))
     leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
@@ -60,6 +67,7 @@ def _through(calls, tensors, grads, retain_graph, rest, aside):
     _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves)
     if not only_leaves:
         gradients.untouched_but([p for call in calls for p in call.parameters if p not in reach])
+    reached = []
     for call in reversed(calls):
         seeds = call.seeds()
         if all(seed is None for seed in seeds):
@@ -67,6 +75,7 @@ def _through(calls, tensors, grads, retain_graph, rest, aside):
         if call.consumed:
             call.clear_seeds()
             _refuse_second(tensors[0])
+        reached.append(call)
         joints = _inner_part(call, seeds, retain_graph, rest, aside)
         if joints:
             earlier = calls[: calls.index(call)]
@@ -77,7 +86,7 @@ def _through(calls, tensors, grads, retain_graph, rest, aside):
         call.clear_seeds()
         if not retain_graph:
             call.consume(reach.known)
-    return None
+    return reached
 
 
 def _reached_twice(calls, reach):

@@ -1,6 +1,6 @@
 """The choke point of every Layer call: the outermost trainable one of a step is where a batch is split."""
 
-from . import arming, chunks, evaluation, gradients, loss, named, native, operations
+from . import arming, chunks, collectives, evaluation, gradients, loss, named, native, operations, ranks
 from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
@@ -39,6 +39,12 @@ def _outermost(layer, args, kwargs):
         return loss.call(layer, args, kwargs)
     if device < 0:
         return original_call(layer, args, kwargs)
+    if not site.looked:
+        site.looked = True
+        why = collectives.objection(layer)
+        if why is not None:
+            site.give_up(why)
+            return original_call(layer, args, kwargs)
     runtime.device = device
     if id(layer) not in _in_this_step:
         _in_this_step.add(id(layer))
@@ -60,6 +66,7 @@ def _outermost(layer, args, kwargs):
 def _train(site, device, args, kwargs):
     """A call in training: as a whole while it fits, in chunks where the policy says so."""
     failure = None
+    collectives.seen()
     try:
         inputs = Inputs(args, kwargs)
         pieces, armed, decision = 1, False, None
@@ -71,6 +78,11 @@ def _train(site, device, args, kwargs):
             )
             pieces = decision.accumulation_steps
             armed = pieces > 1 or arming.is_armed(site, inputs, device)
+            parallels = ranks.within(site)
+            if parallels:
+                armed = ranks.choose(parallels, armed)
+                if armed is None:  # the reducer waits for another call of this step
+                    watched, pieces = True, 1
         call = Call(site, inputs, Mode(), device) if armed else None
         if pieces > 1:
             _take_up(call, decision)
@@ -81,7 +93,9 @@ def _train(site, device, args, kwargs):
         if not pending():
             operations.rest()
         try:
-            return original_call(site.layer(), args, kwargs)
+            outputs = original_call(site.layer(), args, kwargs)
+            _look_for_collectives(site)
+            return outputs
         except Exception as error:
             if not is_oom(error) or not inputs.batch or watched:
                 raise
@@ -91,13 +105,24 @@ def _train(site, device, args, kwargs):
     outputs, own = _forward(call, failure)
     try:
         operations.watch()
-        return call.hand_out(outputs, own)
+        given = call.hand_out(outputs, own)
+        if any(leaf is not None for leaf in call.leaves):
+            ranks.handed_out(call)
+        _look_for_collectives(site)
+        return given
     except Exception as error:
         site.fault(error)
         if call.pieces == 1 and not call.joints:
+            ranks.tell(call, outputs)
             return outputs  # still on the graph that Paddle made
     outputs = own = call = None
     return original_call(site.layer(), args, kwargs)
+
+
+def _look_for_collectives(site):
+    name = collectives.seen()
+    if name is not None:
+        site.give_up("its forward exchanges data with other ranks (%s)" % name)
 
 
 def _take_up(call, decision):
@@ -148,7 +173,8 @@ def _forward_whole(call):
     """Paddle's own forward, with inputs that need a gradient as leaves: (outputs, own) for Call.hand_out()."""
     args, kwargs, joints = call.inputs.whole()
     call.joints = joints
-    outputs = original_call(call.layer, args, kwargs)
+    with ranks.deferring() as call.parallels:
+        outputs = original_call(call.layer, args, kwargs)
     call.inputs.hand_back(joints)
     own = {id(tensor): tensor for tensor in call.inputs.tensors}
     own.update((id(leaf), original) for original, leaf in joints)

@@ -78,6 +78,7 @@ class Call:
         self.chunk_random = []
         self.overtaken = False  # an optimizer has stepped on its parameters since the forward
         self.versions = None
+        self.parallels = ()  # DataParallels that it ran through, to be told of its gradients after the backward
         self.spoiled = None  # why a failed attempt could not be undone; None: it was, or there was none
 
     def bounds(self):

@@ -1,6 +1,6 @@
 """Running a call in chunks: forward without a graph, and backward chunk by chunk with a second forward."""
 
-from . import aside, gradients, tree
+from . import aside, gradients, ranks, tree
 from .outputs import CONCATENATED, CONSTANT, TOLERANCE_DOUBLE, TOLERANCE_HALF, TOLERANCE_SINGLE
 from .runtime import inside, is_tensor, original_call, runtime
 from .state import BatchNormStatistics, RandomState, without_autocast
@@ -28,7 +28,8 @@ def forward(call):
             statistics.restore()
         call.chunk_random.append(RandomState())
         args, kwargs, _ = call.inputs.cut(start, stop, proof.chosen)
-        outputs = call.mode.run(lambda a=args, k=kwargs: original_call(call.layer, a, k), grad=proof.static)
+        with ranks.deferring() as call.parallels:
+            outputs = call.mode.run(lambda a=args, k=kwargs: original_call(call.layer, a, k), grad=proof.static)
         flat = tree.leaves(outputs)
         _check(flat, proof.outputs, stop - start)
         if first is None:
@@ -143,7 +144,8 @@ def _backward(call, seeds, sink):
             if same_cut:
                 call.chunk_random[index].restore()
             args, kwargs, joints = call.inputs.cut(start, stop, proof.chosen)
-            outputs = call.mode.run(lambda a=args, k=kwargs: original_call(layer, a, k), grad=True)
+            with ranks.deferring():
+                outputs = call.mode.run(lambda a=args, k=kwargs: original_call(layer, a, k), grad=True)
             flat = tree.leaves(outputs)
             _check(flat, proof.outputs, stop - start)
             again.look(flat, start, stop)

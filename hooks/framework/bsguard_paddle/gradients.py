@@ -131,7 +131,13 @@ class _Hook:
         self._helper = _Hook.register(parameter, self.function)
 
 
-def _hooks_of(parameter):
+def mark(parameter, function):
+    """Has function(gradient) called for each gradient that arrives; returns a handle with remove(). No hook of the user's."""
+    return _Hook.register(parameter, function)
+
+
+def hooks_of(parameter):
+    """The user's gradient hooks on a parameter, [_Hook]."""
     known = _hooks.get(id(parameter))
     if known is None or known[0]() is not parameter:
         return []
@@ -140,7 +146,7 @@ def _hooks_of(parameter):
 
 def has_hooks(parameter):
     """True if gradient hooks are registered on this parameter."""
-    return bool(_hooks_of(parameter))
+    return bool(hooks_of(parameter))
 
 
 class HooksAside:
@@ -157,7 +163,7 @@ class HooksAside:
         """Sets aside the hooks of these from here on."""
         known = {id(kept.parameter) for kept in self._kept}
         for parameter in parameters:
-            hooks = [] if id(parameter) in known else _hooks_of(parameter)
+            hooks = [] if id(parameter) in known else hooks_of(parameter)
             grad = grad_of(parameter) if hooks else None
             if hooks and not (grad is not None and grad.is_selected_rows()):  # of these Paddle has no copy
                 known.add(id(parameter))

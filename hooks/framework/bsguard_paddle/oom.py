@@ -64,6 +64,10 @@ class Failure:
             frame.f_locals  # noqa: B018 - what locals() gave stays with its frame until it is asked again, now of nothing
         error.__context__ = None
 
+    def forget(self):
+        """It was helped: lets go of the exception's frames."""
+        self.error.__traceback__ = None
+
     def throw(self):
         """Raises the user's exception, as it was."""
         raise self.error.with_traceback(self.error.__traceback__)

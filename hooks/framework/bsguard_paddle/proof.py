@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import sys
 
-from . import aside, gradients, sums, tree
+from . import aside, collectives, gradients, ranks, sums, tree
 from .graph import node_of
 from .noise import Noise
 from .oom import Failure, is_oom
@@ -114,7 +114,7 @@ def _run(layer, args, kwargs, mode, grad):
     """One forward of a trial: what it prints is not shown, and a backward inside it is an error."""
     thread.trial += 1
     try:
-        with _Quiet():
+        with _Quiet(), ranks.deferring():
             return mode.run(lambda: original_call(layer, args, kwargs), grad=grad)
     finally:
         thread.trial -= 1
@@ -146,10 +146,9 @@ class _Unheard:
 
 def _objection(layer, mode):
     """What forbids a split before any trial; None: nothing."""
-    paddle = runtime.paddle
     if mode.hooked:
         return "saved_tensors_hooks are entered in the forward: a second forward, in the backward, would be outside of them"
-    alone = paddle.distributed.get_world_size() < 2
+    alone = runtime.paddle.distributed.get_world_size() < 2
     for name, sub in layer.named_sublayers(include_self=True):
         kind = next((one.__name__ for one in type(sub).__mro__ if one.__name__ in _WITH_COLLECTIVES), None)
         if kind is not None and (_WITH_COLLECTIVES[kind] or not alone):
@@ -161,9 +160,7 @@ def _objection(layer, mode):
             return "a hook of the engine on a weight of %s would run once for each chunk" % (
                 name or type(layer).__name__
             )
-    if paddle.distributed.get_world_size() > 1:
-        return "this version does not split jobs of many ranks"
-    return None
+    return collectives.objection(layer)
 
 
 def _try_choices(layer, inputs, mode, smallest, random_before, static):

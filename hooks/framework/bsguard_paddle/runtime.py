@@ -13,6 +13,8 @@ class _Thread(threading.local):
     trial = 0  # > 0 in a forward of the split proof
     recording = None  # a list that outermost layers are noted in, while a named boundary makes itself known
     loss = 0  # > 0 in a layer of the loss region: its operators are tried again
+    deferred = None  # a list: reducers are told of no forward, and those that would be are noted (ranks.py)
+    collective = None  # name of the last one that ran below a boundary
     inside = 0  # > 0 below a boundary, in a backward or in a trial: Layer calls are Paddle's own there
 
 

@@ -25,6 +25,8 @@ class Site:
         self.name = _name_for(layer)
         self.encoded_name = self.name.encode("utf-8", "replace")
         self.off = None  # why this layer is left alone for good; None: it is not
+        self.looked = False  # for layers that exchange data with other ranks
+        self.parallels = 0, ()  # see ranks.within()
         self.sizes = {}  # signature -> arming.Size
         self.said = set()  # what was said of how exact its runs in chunks are
         self._proofs = {}
@@ -106,6 +108,8 @@ class Site:
 def _name_for(layer):
     """The class, and from the second layer of a class on its number: sizes of one must not be taken for another's."""
     kind = type(layer).__name__
+    if kind == "DataParallel":
+        kind = type(layer._layers).__name__
     _counts[kind] = _counts.get(kind, 0) + 1
     return kind if _counts[kind] == 1 else "%s#%d" % (kind, _counts[kind])
 
