@@ -13,8 +13,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Optional
 
 from support.environ import BUILD, REPO, VENV, job_environment
 
@@ -27,12 +28,13 @@ WARM_STEPS = 20
 class Job:
     """A worker process that waits for orders."""
 
-    def __init__(self, model: str, preload: bool, folder: Path) -> None:
-        environment = {**job_environment(), "XDG_STATE_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    def __init__(self, model: str, preload: bool, folder: Path, extra: Optional[Mapping[str, str]] = None) -> None:
+        """extra: added to the environment."""
+        environment = {**job_environment(), "XDG_STATE_HOME": str(folder), "OMP_NUM_THREADS": "1", **(extra or {})}
         if preload:
             environment["LD_PRELOAD"] = str(BUILD / "libbsguard.so")
         command = [REPO / "scripts" / "simgpu", "--memory", MEMORY, "--", VENV / "bin" / "python", WORKER, model]
-        self._errors = open(folder / f"stderr-{preload}.txt", "w+")  # noqa: SIM115 - closed with the job
+        self._errors = tempfile.TemporaryFile("w+", dir=folder)  # noqa: SIM115 - closed with the job
         self._process = subprocess.Popen(
             [str(word) for word in command],
             cwd=folder,
@@ -45,11 +47,19 @@ class Job:
 
     def steps(self, count: int) -> list[float]:
         """Runs steps and returns their times in seconds. Raises RuntimeError with what it said where it died."""
+        self.order(count)
+        return self.answer()
+
+    def order(self, count: int) -> None:
+        """Has it begin with so many steps."""
         try:
             self._process.stdin.write(f"{count}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass
+            pass  # the answer will tell
+
+    def answer(self) -> list[float]:
+        """What steps() returns, once they have run."""
         line = self._process.stdout.readline()
         if not line:
             self._process.wait()
@@ -64,12 +74,13 @@ class Job:
         self._errors.close()
 
 
-def ratios(model: str, rounds: int, steps: int) -> Iterator[float]:
-    """For each round, the median step time with the preload over that without."""
+def ratios(rounds: int, steps: int, make: Callable[[bool, Path], Any]) -> Iterator[float]:
+    """For each round, the median step time with the preload over that without. make: a Job, with the preload or without."""
     with tempfile.TemporaryDirectory(prefix="bsguard-bench-") as folder:
         jobs = []
         try:
-            jobs = [Job(model, preload, Path(folder)) for preload in (False, True)]
+            for preload in (False, True):
+                jobs.append(make(preload, Path(folder)))
             plain, guarded = jobs
             plain.steps(WARM_STEPS)
             guarded.steps(WARM_STEPS)
@@ -90,7 +101,7 @@ def run(models: list[str], rounds: int, steps: int) -> int:
     """Prints one line of JSON a model; returns the exit status."""
     for model in models:
         try:
-            found = list(ratios(model, rounds, steps))
+            found = list(ratios(rounds, steps, lambda preload, folder, name=model: Job(name, preload, folder)))
         except (RuntimeError, OSError) as error:
             print(f"bench: job {model}: {error}", file=sys.stderr)
             return 1

@@ -6,6 +6,7 @@ runs them and writes their times in seconds as a JSON list; an empty line or the
 
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -55,6 +56,9 @@ def main():
     model, batch = MODELS[arguments.model]()
     inputs = paddle.to_tensor(batch)
     labels = paddle.to_tensor(np.random.randint(0, 10, len(batch)))
+    if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
+        paddle.distributed.init_parallel_env()
+        model = paddle.DataParallel(model)
     criterion = nn.CrossEntropyLoss()
     optimizer = paddle.optimizer.Adam(1e-3, parameters=model.parameters())
 
