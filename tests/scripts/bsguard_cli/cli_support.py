@@ -224,7 +224,6 @@ def full_report() -> dict[str, Any]:
                 "phase": "forward",
                 "site": 7,
                 "kind": "plain",
-                "address": None,
             }
         ],
         "holders_bytes": 640 * mib,
