@@ -1,7 +1,8 @@
 """Puts bsguard into a Paddle that has just been imported: the list of what is patched, and nothing else.
 
 Guarding patches Layer.__call__, run_backward, run_partial_grad, Optimizer.step, the gradient accessors of parameters,
-DataParallel and the collectives;
+DataParallel and the collectives, and places outside of the layers (places.py, loader.py; operators while steps are armed:
+operations.py);
 observing patches the first two and Optimizer.step, with functions that only look. A Paddle that lacks one of them is
 left alone, in one line.
 """

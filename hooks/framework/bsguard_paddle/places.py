@@ -7,7 +7,7 @@ the same random state. Below a boundary these are Paddle's own: it is the bounda
 
 import functools
 
-from . import again, native
+from . import again, native, steps
 from .oom import Failure, is_oom
 from .runtime import runtime, thread
 from .state import RandomState
@@ -34,7 +34,10 @@ def patch():
 
 
 def _is_ours(error):
-    return not thread.inside and runtime.guarding and is_oom(error) and not again.is_reported(error)
+    """False also in an optimizer's step, which is resumed as a whole."""
+    if thread.inside or steps.running() or not runtime.guarding:
+        return False
+    return is_oom(error) and not again.is_reported(error)
 
 
 def _retried(original, what, phase):

@@ -98,3 +98,28 @@ def test_collectives_in_the_forward(run_job, kind):
     told = [line for line in job.lines_of_bsguard if "will not be split" in line]
     assert len(told) == 1 and f"{kind} has collectives inside the forward" in told[0], job
     assert [event["exactness"] for event in job.events_of("applied")] == []
+
+
+IN_THE_OPTIMIZER = """
+    import ctypes
+    import paddle, paddle.nn as nn
+
+    paddle.set_device("gpu")
+    net = nn.Linear(256, 256)
+    optimizer = paddle.optimizer.Adam(0.1, parameters=net.parameters())
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.simgpu_set_capacity.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    driver.simgpu_used.restype = ctypes.c_uint64
+    net(paddle.ones([16, 256])).sum().backward()
+    paddle.device.cuda.empty_cache()
+    driver.simgpu_set_capacity(0, driver.simgpu_used(0))
+    optimizer.step(); optimizer.step()
+"""
+
+
+@needs_3
+def test_moments_that_do_not_fit_are_told_to_be_the_optimizers(run_job):
+    job = run_job(IN_THE_OPTIMIZER, memory="64MiB")
+    assert job.returncode == 1 and "MemoryError" in job.stderr, job
+    assert {event["phase"] for event in job.events_of("oom")} == {"optimizer"}, job
+    assert any("OOM in optimizer" in line and "no smaller batch" in line for line in job.lines_of_bsguard), job
