@@ -117,7 +117,6 @@ IN_THE_OPTIMIZER = """
 """
 
 
-@needs_3
 def test_moments_that_do_not_fit_are_told_to_be_the_optimizers(run_job):
     job = run_job(IN_THE_OPTIMIZER, memory="64MiB")
     assert job.returncode == 1 and "MemoryError" in job.stderr, job
