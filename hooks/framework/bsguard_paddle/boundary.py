@@ -87,7 +87,7 @@ def _train(site, device, args, kwargs):
         if pieces > 1:
             _take_up(call, decision)
     except Exception as error:
-        site.fault(error)
+        _unprepared(site, error)
         return original_call(site.layer(), args, kwargs)
     if call is None:
         if not pending():
@@ -111,12 +111,20 @@ def _train(site, device, args, kwargs):
         _look_for_collectives(site)
         return given
     except Exception as error:
-        site.fault(error)
+        _unprepared(site, error)
         if call.pieces == 1 and not call.joints:
             ranks.tell(call, outputs)
             return outputs  # still on the graph that Paddle made
     outputs = own = call = None
     return original_call(site.layer(), args, kwargs)
+
+
+def _unprepared(site, error):
+    """A call could not be prepared for being split: for want of memory in this step alone, else an error of our own."""
+    if is_oom(error):
+        Failure(error)  # lets go of what the traceback holds
+    else:
+        site.fault(error)
 
 
 def _look_for_collectives(site):

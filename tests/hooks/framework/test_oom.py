@@ -51,7 +51,9 @@ def test_nothing_is_held(run_plain, repo, way):
     assert job.returncode == 0, job
 
 
-DEVICE = "Out of memory error on GPU 0. Cannot allocate 3.000000GB memory on GPU 0, available memory is only 1.000000GB."
+DEVICE = (
+    "Out of memory error on GPU 0. Cannot allocate 3.000000GB memory on GPU 0, available memory is only 1.000000GB."
+)
 RECOGNISED = [
     ("MemoryError", "ResourceExhaustedError: " + DEVICE),
     ("MemoryError", "Out of memory error on gpu:0. Cannot allocate 3.0MB memory on gpu:0"),

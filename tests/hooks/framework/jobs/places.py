@@ -77,7 +77,7 @@ def save():
     def build(*arguments):  # a state that has to be brought from the device, where there is no room for it
         wrote["n"] += 1
         if wrote["n"] % 2:
-                raise MemoryError("ResourceExhaustedError: Out of memory error on gpu:0. Cannot allocate 1.000000MB memory")
+            raise MemoryError("ResourceExhaustedError: Out of memory error on gpu:0. Cannot allocate 1.000000MB memory")
         return real(*arguments)
 
     sys.modules["paddle.framework.io"]._build_saved_state_dict = build
