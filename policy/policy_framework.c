@@ -85,7 +85,10 @@ static void gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bsg_w
   } else
     record->trigger.bytes = oom->request_bytes;
   record->trigger.device = oom->device;
-  record->trigger.where = (struct bsg_where){.step = where.step, .phase = oom->phase};
+  /* By the time that nobody has caught it the optimizer's step is over, and the phase with it. */
+  bool of_optimizer = blamed && oom->phase == BSG_PHASE_OTHER && record->trigger.where.phase == BSG_PHASE_OPTIMIZER;
+  record->trigger.where =
+      (struct bsg_where){.step = where.step, .phase = of_optimizer ? BSG_PHASE_OPTIMIZER : oom->phase};
   bsg_copy_text(record->boundary, sizeof(record->boundary), oom->boundary);
   bsg_copy_text(record->signature, sizeof(record->signature), oom->signature);
   if ((record->live_bytes == BSG_BYTES_UNKNOWN || record->free_bytes == BSG_BYTES_UNKNOWN) &&

@@ -222,8 +222,12 @@ def _name(container):
                 if getattr(owner, "__dict__", None) is holder:
                     return "%s %s.%s" % (kind, type(owner).__name__, key)
             return "%s %s" % (kind, key)
+    own = os.path.dirname(os.path.abspath(__file__))
     for frame in sys._current_frames().values():
         while frame is not None:
+            if frame.f_code.co_filename.startswith(own):
+                frame = frame.f_back
+                continue
             for key, value in list(frame.f_locals.items()):
                 if value is container:
                     return "%s %s in %s" % (kind, key, frame.f_code.co_name)
