@@ -73,8 +73,8 @@ class _Parallel:
 
     def _make_room(self, unused):
         """The reducer cannot go on after an OOM, so there must be room for all that it takes before it begins: its
-        buckets, and zeros in the place of the gradients that this rank has not."""
-        wanted = self._buckets + [(p.size, p.dtype) for p in unused if gradients.grad_of(p) is None]
+        buckets, zeros in the place of the gradients that this rank has not, and what the others give it for them."""
+        wanted = self._buckets + 2 * [(p.size, p.dtype) for p in unused if gradients.grad_of(p) is None]
         for left in reversed(range(_ATTEMPTS)):
             failure = attempt(lambda: [runtime.paddle.empty([size], dtype) for size, dtype in wanted].clear())[1]
             if failure is None:
