@@ -99,4 +99,5 @@ void bsg_entry_limit(struct bsg_entry *entry, int64_t micro_batch) {
   entry->batch = entry->largest;
   entry->chunks = bsg_split_under(entry->largest, micro_batch).chunks;
   entry->most = micro_batch;
+  entry->growth.fixed = true;
 }

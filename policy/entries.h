@@ -10,6 +10,7 @@
 #define BSG_POLICY_ENTRIES_H
 
 #include "policy/records.h"
+#include "policy/regrow.h"
 
 struct bsg_entry {
   bool used;
@@ -21,6 +22,11 @@ struct bsg_entry {
   int64_t largest;  /* batch ever asked for: what stands in control.json, not the short one at an epoch's end */
   int64_t chunks;   /* k of `batch` */
   int64_t most;     /* micro-batch limit for any batch; 0: none */
+  int64_t elements; /* in a sample; 0: not asked for yet */
+  int64_t in_step;  /* the largest piece of the step under way, in samples; 0: it does not run in it */
+  bool ran_out;     /* in the step under way */
+  bool grown;       /* and the user was not told yet */
+  struct bsg_regrowth growth;
   char boundary[BSG_BOUNDARY_ROOM];
   char signature[BSG_SIGNATURE_ROOM];
 };
@@ -52,7 +58,7 @@ struct bsg_split bsg_entry_shown(const struct bsg_entry *entry);
 /* Takes a decision over. */
 void bsg_entry_accept(struct bsg_entry *entry, const struct bsg_split *split);
 
-/* Limits pieces to `micro_batch` samples. */
+/* Limits pieces to `micro_batch` samples because an operator wants it: nothing grows past that. */
 void bsg_entry_limit(struct bsg_entry *entry, int64_t micro_batch);
 
 #endif

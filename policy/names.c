@@ -10,7 +10,8 @@ static const char *name_of(const char *const *names, int count, int value, const
 }
 
 const char *bsg_reason_name(int reason) {
-  static const char *const names[] = {"start", "oom", "framework-limit", "inferred", "manual", "fragmentation"};
+  static const char *const names[] = {"start",  "oom",           "framework-limit", "inferred",
+                                      "manual", "fragmentation", "regrow",          "restored"};
   return name_of(names, sizeof(names) / sizeof(names[0]), reason, "manual");
 }
 

@@ -10,7 +10,9 @@ enum bsg_reason {
   BSG_REASON_FRAMEWORK_LIMIT, /* a terminal OOM without any failed driver call */
   BSG_REASON_INFERRED,        /* no adapter: concluded from the failures */
   BSG_REASON_MANUAL,          /* an operator's request.json */
-  BSG_REASON_FRAGMENTATION    /* refused though enough was free on the device */
+  BSG_REASON_FRAGMENTATION,   /* refused though enough was free on the device */
+  BSG_REASON_REGROW,          /* fewer chunks fit, by what was measured */
+  BSG_REASON_RESTORED         /* what fitted in an earlier run of the same job */
 };
 
 const char *bsg_reason_name(int reason);

@@ -16,7 +16,9 @@ struct bsg_policy *bsg_policy_create(const struct bsg_policy_config *config) {
   p->config = *config;
   bsg_copy_text(p->directory, sizeof(p->directory), config->directory);
   bsg_copy_text(p->command, sizeof(p->command), config->command);
+  bsg_copy_text(p->store, sizeof(p->store), config->store);
   p->config.directory = p->directory;
+  p->config.store = p->store;
   p->config.command = p->command;
   bsg_runfolder_init(&p->folder);
   bsg_events_init(&p->events, &p->folder);
@@ -96,6 +98,8 @@ static void absorbed(struct bsg_policy *p, struct bsg_when now, const struct bsg
   if (refusal->reported)
     return;
   p->totals.absorbed++;
+  if (refusal->record.trigger.device >= 0 && refusal->record.trigger.device < BSG_MAX_DEVICES)
+    p->devices[refusal->record.trigger.device].disturbed = true;
   BSG_EVENT(p, bsg_event_absorbed(&p->events, now, &refusal->record.trigger, refusal->record.attempts));
 }
 
@@ -271,6 +275,7 @@ int bsg_policy_stop(struct bsg_policy *p, struct bsg_when now, struct bsg_where 
     oom = &p->summary;
   if (oom->taken)
     bsg_state_report(p, now, oom, "end");
+  bsg_state_store_write(p, true);
   BSG_EVENT(p, bsg_event_stop(&p->events, now, &p->totals));
   if (p->totals.ooms)
     say_summary(p);

@@ -43,6 +43,9 @@ struct bsg_policy_config {
   int launcher;        /* pid of what started all ranks, after which their run is named; 0: unknown */
   int64_t launched_ms; /* when it started, Unix time */
   const char *command; /* may be NULL until bsg_policy_attach() */
+  const char *store;   /* folder of the known-good store; NULL or "": none */
+  uint64_t arguments;  /* a hash of the script's place and its arguments, for the store */
+  int ranks;           /* processes of this launch; 0 stands for 1 */
   struct bsg_evidence evidence;
   /* One line to the user, without newline. level: 0 always but in quiet, 1 debug. */
   void (*say)(int level, const char *line);

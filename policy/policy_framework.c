@@ -54,11 +54,11 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
   bsg_state_went_on(p, device);
   if (phase == BSG_PHASE_EVALUATION) {
     entry = bsg_entries_obtain(&p->evaluation, device, boundary, signature, batch);
-    split = bsg_entry_split(entry, batch);
+    split = bsg_state_sizes_evaluate(p, entry, batch);
   } else {
     entry = bsg_entries_obtain(&p->training, device, boundary, signature, batch);
     bsg_state_start(p, now, entry);
-    split = bsg_entry_split(entry, batch);
+    split = bsg_state_sizes_begin(p, now, entry, batch);
     p->devices[device].last = split;
     if (p->devices[device].input != entry->hash) {
       p->devices[device].input = entry->hash;
@@ -155,10 +155,13 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   gather(p, &oom, where, &record);
   BSG_EVENT(p, bsg_event_oom(&p->events, now, &record));
   bsg_state_oom_met(p, now, &record);
+  p->devices[oom.device].disturbed = true;
 
   if (p->config.mode != BSG_MODE_GUARD) {
     verdict = BSG_KEEP;
     after = before;
+  } else if (entry && !evaluation) {
+    verdict = bsg_state_sizes_shrink(p, entry, &before, &oom, &record, &after);
   } else {
     verdict = bsg_decide_oom(&before, can_split, &after);
   }
@@ -172,6 +175,7 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
     /* nothing changes */
   } else if (evaluation) {
     bsg_entry_accept(entry, &after);
+    p->store_behind = true;
     entry->exactness = oom.exactness;
   } else {
     shrink_training(p, now, &oom, &record, &before, &after, entry);
@@ -198,6 +202,10 @@ static void say_applied(struct bsg_policy *p, int64_t sequence, const char *boun
   bsg_out_buffer(&line, text, sizeof(text));
   if (change && change->reason == BSG_REASON_MANUAL) {
     bsg_out_text(&line, "asked by request.json");
+  } else if (change && change->reason == BSG_REASON_REGROW) {
+    bsg_out_text(&line, "growing back");
+  } else if (change && change->reason == BSG_REASON_RESTORED) {
+    bsg_out_text(&line, "known from an earlier run");
   } else if (p->latest.taken) {
     const struct bsg_oom_record *oom = &p->latest.oom;
     bsg_out_format(&line, "OOM in %s", bsg_phase_name(oom->trigger.where.phase));
@@ -221,7 +229,8 @@ static void say_applied(struct bsg_policy *p, int64_t sequence, const char *boun
     }
     bsg_out_text(&line, "]");
   }
-  bsg_state_say(p, 0, &line);
+  /* On the way up there may be several, and the last of them is told when it has run. */
+  bsg_state_say(p, change && change->reason == BSG_REASON_REGROW ? 1 : 0, &line);
 }
 
 int bsg_policy_applied(struct bsg_policy *p, struct bsg_when now, int64_t sequence, int device, const char *boundary,
@@ -412,6 +421,7 @@ int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_
   if (device->used)
     bsg_history_step(&p->histories[memory->device], &end, told, device->input, device->last.micro_batch,
                      allocated_peak);
+  bsg_state_sizes_step(p, now, memory, allocated_peak, where);
   if (p->control_behind)
     bsg_state_write_control(p);
   bsg_state_answer_request(p, now);

@@ -14,11 +14,14 @@
 #include "policy/refusals.h"
 #include "policy/report.h"
 #include "policy/runfolder.h"
+#include "policy/store.h"
 
 #define BSG_TRAINING_ROOM 1024
 #define BSG_EVALUATION_ROOM 256
 #define BSG_UNHOOKED_ROOM 32
 #define BSG_LINE_ROOM 640
+#define BSG_SIZINGS 32
+#define BSG_RUNNING 16
 
 struct bsg_device_state {
   bool used;
@@ -30,6 +33,21 @@ struct bsg_device_state {
   char signature[BSG_SIGNATURE_ROOM], boundary[BSG_BOUNDARY_ROOM]; /* of it */
   struct bsg_framework_told framework;                             /* as last told */
   bool oom_in_step; /* a training OOM was answered since the last step ended */
+  bool disturbed;   /* memory was short since then: the step's peak says nothing of its size */
+  int running_count;
+  struct bsg_entry *running[BSG_RUNNING]; /* what trained since then */
+};
+
+/* What is known of the memory that the pieces of one boundary take. */
+struct bsg_sizing_slot {
+  bool used;
+  bool met;       /* an OOM, in this run or in an earlier one: what is foreseen may be acted on */
+  bool allocated; /* the framework says what it has allocated: the driver's marks, caches included, are not used */
+  int device;
+  uint64_t touched;
+  int64_t since_x; /* the largest piece since the caches were emptied: whose peak the driver's mark is */
+  char boundary[BSG_BOUNDARY_ROOM];
+  struct bsg_sizing sizing;
 };
 
 struct bsg_policy {
@@ -37,6 +55,7 @@ struct bsg_policy {
   bool stopped;
   struct bsg_policy_config config; /* its texts are the copies below */
   char directory[BSG_PATH_ROOM];
+  char store[BSG_PATH_ROOM];
   char command[256];
   char framework[96];
 
@@ -50,6 +69,13 @@ struct bsg_policy {
   bool control_behind; /* control.json could not be written: tried again at each step */
 
   struct bsg_entries training, evaluation;
+  struct bsg_sizing_slot sizings[BSG_SIZINGS];
+  uint64_t sizing_clock;
+
+  bool store_loaded, store_said;
+  bool store_behind; /* sizes changed since the store was written */
+  int known_count;
+  struct bsg_store_record known[BSG_STORE_RECORDS];
 
   int64_t sequence; /* of the last change; the change itself is the newest of the ring */
   int64_t change_total;
@@ -142,6 +168,36 @@ void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device, boo
 
 /* Writes both reports and the event; 0 or the error. */
 int bsg_state_report(struct bsg_policy *p, struct bsg_when now, struct bsg_snapshot *oom, const char *why);
+
+/* ---- sizes: policy_sizes.c ---- */
+
+/* A boundary is about to train `batch` samples: the pieces that it runs in. */
+struct bsg_split bsg_state_sizes_begin(struct bsg_policy *p, struct bsg_when now, struct bsg_entry *entry,
+                                       int64_t batch);
+
+/* The same for an evaluation. */
+struct bsg_split bsg_state_sizes_evaluate(struct bsg_policy *p, struct bsg_entry *entry, int64_t batch);
+
+/* An OOM at `now`: takes note and decides. */
+enum bsg_verdict bsg_state_sizes_shrink(struct bsg_policy *p, struct bsg_entry *entry, const struct bsg_split *now,
+                                        const struct bsg_oom *oom, const struct bsg_oom_record *record,
+                                        struct bsg_split *out);
+
+/* A step ended: measures it, and lets grow what fits. allocated_peak: as bsg_step(). */
+void bsg_state_sizes_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_memory_fact *memory,
+                          uint64_t allocated_peak, struct bsg_where where);
+
+/* Fills in what is known of the peak of an entry's pieces. */
+void bsg_state_sizes_known(struct bsg_policy *p, const struct bsg_entry *entry, struct bsg_store_record *record);
+
+/* ---- the known-good store: policy_store.c ---- */
+
+/* What an earlier run fitted in. */
+bool bsg_state_store_find(struct bsg_policy *p, const struct bsg_entry *entry, bool evaluation,
+                          struct bsg_store_record *out);
+
+/* Writes what this run has settled at, where that changed; at_end: the process ends. */
+void bsg_state_store_write(struct bsg_policy *p, bool at_end);
 
 /* Answers a request.json, where there is one. */
 void bsg_state_answer_request(struct bsg_policy *p, struct bsg_when now);

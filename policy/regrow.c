@@ -8,6 +8,7 @@
 
 #define FIRST_WAIT 8 /* clean steps, after the first try that failed */
 #define MOST_WAIT 4096
+#define BLIND 16      /* clean steps, before a try without any measure */
 #define PROVED 16     /* clean steps after which a try counts as a success */
 #define FORGIVEN 1024 /* and after which earlier failures are forgotten */
 
@@ -42,7 +43,7 @@ static struct bsg_split next_down(const struct bsg_split *now, const struct bsg_
   return found.micro_batch >= o->smallest ? found : *doubled;
 }
 
-enum bsg_verdict bsg_regrow_shrink(struct bsg_growth *growth, const struct bsg_split *now, bool can_split,
+enum bsg_verdict bsg_regrow_shrink(struct bsg_regrowth *growth, const struct bsg_split *now, bool can_split,
                                    const struct bsg_outlook *outlook, struct bsg_split *out) {
   struct bsg_split doubled, down;
   enum bsg_verdict verdict = bsg_decide_oom(now, can_split, &doubled);
@@ -62,7 +63,9 @@ enum bsg_verdict bsg_regrow_shrink(struct bsg_growth *growth, const struct bsg_s
   if (doubled.micro_batch >= now->micro_batch)
     return BSG_FLOOR;
 
-  if (growth->ooms > 0) {
+  if (growth->ooms == 0)
+    growth->near = outlook->after_forward && now->accumulation_steps == 1;
+  if (growth->ooms > (growth->near ? 1 : 0)) {
     down = far_down(now, smallest);
     if (down.micro_batch > doubled.micro_batch)
       down = doubled;
@@ -93,8 +96,9 @@ bool bsg_regrow_foreseen(const struct bsg_split *now, const struct bsg_outlook *
   return out->micro_batch < now->micro_batch;
 }
 
-void bsg_regrow_clean(struct bsg_growth *growth) {
+void bsg_regrow_clean(struct bsg_regrowth *growth) {
   growth->ooms = 0;
+  growth->near = false;
   growth->clean++;
   if (growth->clean >= PROVED)
     growth->before = 0;
@@ -102,20 +106,31 @@ void bsg_regrow_clean(struct bsg_growth *growth) {
     growth->wait = 0;
 }
 
-bool bsg_regrow_due(const struct bsg_growth *growth, const struct bsg_split *now) {
+bool bsg_regrow_due(const struct bsg_regrowth *growth, const struct bsg_split *now) {
   if (growth->fixed || now->accumulation_steps <= 1 || growth->clean < 1 || growth->clean < growth->wait)
     return false;
   return growth->clean < 8 || growth->clean % 8 == 0; /* what has not fitted for a while need not be asked each step */
 }
 
-bool bsg_regrow_up(struct bsg_growth *growth, const struct bsg_split *now, const struct bsg_outlook *outlook,
+/* Nobody can measure: half as many chunks, as far as nothing so large was refused. */
+static int64_t without_measures(const struct bsg_split *now, const struct bsg_outlook *o) {
+  struct bsg_split up = bsg_split_of(now->batch, now->accumulation_steps / 2);
+  int64_t x = bsg_sizing_x(o->sizing, up.micro_batch, o->elements);
+
+  return o->sizing->refused_x && x >= o->sizing->refused_x ? 0 : up.accumulation_steps;
+}
+
+bool bsg_regrow_up(struct bsg_regrowth *growth, const struct bsg_split *now, const struct bsg_outlook *outlook,
                    struct bsg_split *out) {
   int64_t chunks;
 
   *out = *now;
   if (!outlook->sizing || outlook->available == 0 || !bsg_regrow_due(growth, now))
     return false;
-  chunks = bsg_sizing_chunks(outlook->sizing, now->batch, outlook->elements, 1, 1, outlook->available);
+  if (outlook->sizing->count)
+    chunks = bsg_sizing_chunks(outlook->sizing, now->batch, outlook->elements, 1, 1, outlook->available);
+  else
+    chunks = growth->clean >= BLIND ? without_measures(now, outlook) : 0;
   if (chunks == 0 || chunks >= now->accumulation_steps)
     return false;
   *out = bsg_split_of(now->batch, chunks);

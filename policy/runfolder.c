@@ -321,6 +321,20 @@ int bsg_runfolder_make(struct bsg_runfolder *folder, const char *parent, int pid
   return error;
 }
 
+int bsg_runfolder_enter(struct bsg_runfolder *folder, const char *path, bool make) {
+  int error;
+
+  bsg_runfolder_init(folder);
+  if (path[0] != '/' || strlen(path) >= sizeof(folder->path))
+    return -EINVAL;
+  memcpy(folder->path, path, strlen(path) + 1);
+  error = make ? make_parents(folder->path) : 0;
+  if (!error)
+    error = open_folder(AT_FDCWD, folder->path, &folder->folder);
+  folder->made = !error;
+  return error;
+}
+
 void bsg_runfolder_close(struct bsg_runfolder *folder) {
   close_ours(&folder->events);
   close_ours(&folder->folder);

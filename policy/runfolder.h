@@ -47,6 +47,10 @@ void bsg_runfolder_init(struct bsg_runfolder *folder);
  */
 int bsg_runfolder_make(struct bsg_runfolder *folder, const char *parent, int pid, int rank, int64_t unix_ms);
 
+/* Another folder of the user's own, which may exist already: opened, and made with its parents where `make` is set.
+ * -EPERM as above, -ENOENT: it is not there. */
+int bsg_runfolder_enter(struct bsg_runfolder *folder, const char *path, bool make);
+
 /* Closes what is ours; the folder can be made again. For the child after a fork, too. */
 void bsg_runfolder_close(struct bsg_runfolder *folder);
 

@@ -74,8 +74,7 @@ void bsg_sizing_measured(struct bsg_sizing *s, int64_t x, uint64_t bytes) {
 }
 
 void bsg_sizing_refused(struct bsg_sizing *s, int64_t x, uint64_t available, uint64_t base) {
-  if (base)
-    s->base_bytes = base;
+  s->base_bytes = base;
   if (x <= 0 || available == 0)
     return;
   /* Of two refusals the smaller size says more; a later one of the same size is of the present. */

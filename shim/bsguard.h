@@ -70,7 +70,7 @@ struct bsg_decision {
   int64_t batch;              /* samples that the caller named */
   int64_t micro_batch;        /* samples a chunk, at most: ceil(batch / chunks) */
   int64_t accumulation_steps; /* chunks to run: ceil(batch / micro_batch) */
-  int64_t chunks;             /* k, the primary figure: an OOM doubles it */
+  int64_t chunks;             /* k, the primary figure: an OOM doubles it, or raises it to what fits as far as known */
 };
 
 /* An out-of-memory error that the framework gave up on (an exception, a status): a terminal OOM. */
@@ -85,6 +85,8 @@ struct bsg_oom {
   const char *because;    /* comma-separated reasons for `exactness`, e.g. "dropout,batch_norm"; or why it is refused */
   uint64_t request_bytes; /* what was asked for; 0: take it from the last refused driver call, where there was one */
   const char *exception;  /* first line of the framework's own message */
+  int64_t smallest;       /* samples in the smallest piece that the caller can run; 0: one */
+  uint64_t held_bytes;    /* held on the device once the attempt was given up and the caches emptied; 0: not known */
 };
 
 /*
@@ -155,7 +157,8 @@ BSG_EXPORT int bsg_unrescued(int device, int phase, const char *exception);
 
 /*
  * The OOM reported last was met without splitting anything: caches were given back, `what` (a part of a sentence, such
- * as "the copy to the device") was tried again and went through. One event each, and one line on stderr for each `what`.
+ * as "the copy to the device") was tried again and went through. One event each, and one line on stderr for each
+ * `what`.
  */
 BSG_EXPORT int bsg_retried(int device, const char *what);
 
@@ -167,7 +170,8 @@ BSG_EXPORT int bsg_disarmed(const char *boundary, const char *signature, const c
 
 /*
  * A training step ended (the optimizer has stepped): logs it, answers a waiting request.json, starts the next step.
- * allocated_peak: the framework's own allocated peak in this step, in bytes; 0: not known.
+ * allocated_peak: the framework's own allocated peak in this step alone, in bytes; 0: not known. From it, or from the
+ * driver's marks, bsguard learns what a size takes, and may raise the micro-batch again.
  * Returns the number of steps ended, or a negative errno.
  */
 BSG_EXPORT int64_t bsg_step(int device, uint64_t allocated_peak);

@@ -112,11 +112,13 @@ static int64_t machine_start(void) {
   return seconds;
 }
 
-static int rank(void) {
+static int rank(int *ranks) {
   for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
     const char *mine = bsg_environment_get(launchers[i].rank), *all = bsg_environment_get(launchers[i].size);
-    if (mine && all && atoi(all) > 1)
+    if (mine && all && atoi(all) > 1) {
+      *ranks = atoi(all);
       return atoi(mine);
+    }
   }
   return -1;
 }
@@ -127,7 +129,8 @@ void bsg_launch_find(struct bsg_launch *out) {
   int pid = getppid(), parent;
   long second = sysconf(_SC_CLK_TCK);
 
-  *out = (struct bsg_launch){.rank = rank()};
+  *out = (struct bsg_launch){.ranks = 1};
+  out->rank = rank(&out->ranks);
   if (out->rank < 0 || second <= 0)
     return;
   for (int above = 0; above < MOST_ABOVE && pid > 1 && has_rank(pid); above++) {

@@ -6,6 +6,7 @@
 
 struct bsg_launch {
   int rank;         /* -1: this process is not one of many */
+  int ranks;        /* of the launch; 1: it is not one of many */
   int pid;          /* of the launcher on this machine; 0: none, or nobody can say */
   int64_t start_ms; /* when it started, Unix time, to a whole second; the same for all that ask */
 };

@@ -22,6 +22,7 @@
 #include "shim/clock.h"
 #include "shim/command.h"
 #include "shim/current.h"
+#include "shim/environment.h"
 #include "shim/launch.h"
 #include "shim/log.h"
 #include "shim/lookup.h"
@@ -38,6 +39,8 @@ static struct {
   uint64_t memory_limit;
   char directory[PATH_MAX];
   char command[256];
+  char store[PATH_MAX]; /* "": none */
+  uint64_t arguments;
 
   pthread_mutex_t lock; /* of the policy, and of what follows */
   _Atomic(struct bsg_policy *) policy;
@@ -85,6 +88,21 @@ static void absolute_directory(const char *directory) {
   }
 }
 
+/* As the XDG base directories have it: a variable that is no absolute path counts as unset. */
+static void find_store(void) {
+  const char *base = bsg_environment_get("XDG_STATE_HOME"), *home = bsg_environment_get("HOME");
+  int length = 0;
+
+  if (bsg_options_number(BSG_OPTION_STORE) == 0)
+    return;
+  if (base && base[0] == '/')
+    length = snprintf(state.store, sizeof state.store, "%s/bsguard", base);
+  else if (home && home[0] == '/')
+    length = snprintf(state.store, sizeof state.store, "%s/.local/state/bsguard", home);
+  if (length < 0 || (size_t)length >= sizeof state.store)
+    state.store[0] = '\0';
+}
+
 static void start(void) {
   bsg_options_load();
   if (bsg_options_number(BSG_OPTION_MODE) == BSG_MODE_OFF) {
@@ -93,6 +111,8 @@ static void start(void) {
   }
   state.memory_limit = (uint64_t)bsg_options_number(BSG_OPTION_MEMORY_LIMIT);
   absolute_directory(bsg_options_text(BSG_OPTION_DIR));
+  find_store();
+  state.arguments = bsg_command_hash(); /* before the job goes to another folder */
   __register_atfork(NULL, NULL, forget, NULL);
   atomic_store(&state.running, ACTIVE);
 }
@@ -180,6 +200,8 @@ static struct bsg_policy *create(void) {
       .launcher = launch.pid,
       .launched_ms = launch.start_ms,
       .command = state.command,
+      .store = state.store,
+      .arguments = state.arguments,
       .evidence = {.memory = evidence_memory,
                    .holders = evidence_holders,
                    .site = evidence_site,
@@ -190,6 +212,7 @@ static struct bsg_policy *create(void) {
                    .others = evidence_others},
       .say = say,
   };
+  config.ranks = launch.ranks;
   bsg_command_name(state.command, sizeof state.command);
   return bsg_policy_create(&config);
 }

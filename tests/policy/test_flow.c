@@ -137,36 +137,39 @@ TEST(oom_decision_applied_step_in_this_order) {
 TEST(a_step_is_rescued_once_and_only_if_it_ends) {
   fixture_start(BSG_MODE_GUARD);
   boundary(0, "Net", "float32[8]", 64, BSG_PHASE_FORWARD);
-  terminal(64, BSG_PHASE_FORWARD, BSG_EXACT);
+  terminal(64, BSG_PHASE_BACKWARD, BSG_EXACT);
   terminal(64, BSG_PHASE_BACKWARD, BSG_EXACT); /* two in one step */
   end_step();
+  boundary(0, "Net", "float32[8]", 64, BSG_PHASE_FORWARD);
   end_step();
   terminal(64, BSG_PHASE_FORWARD, BSG_EXACT);
   bsg_policy_unrescued(fixture.policy, now(), 0, "x", (struct bsg_where){3, BSG_PHASE_FORWARD});
   end_step();
   stop();
   CHECK_HAS(event_of("stop", 0), "\"ooms\":3,\"absorbed\":0,\"rescued_steps\":1,");
-  CHECK_HAS(last_line(), "3 OOMs met, 1 step rescued, 1 not saved, micro-batch 8 of 64 (accumulation 8)");
+  CHECK_HAS(last_line(), "3 OOMs met, 1 step rescued, 1 not saved, micro-batch ");
 }
 
 TEST(sequence_rises_by_one_down_to_the_floor) {
   fixture_start(BSG_MODE_GUARD);
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
-  for (int i = 1; i <= 5; i++) {
+  /* Halved; the second without a clean step shows that halving is too slow; at last one by one. */
+  static const int64_t micro_batches[] = {32, 16, 2, 1};
+  for (int i = 1; i <= 3; i++) {
     struct bsg_decision decision = terminal(32, BSG_PHASE_FORWARD, BSG_EXACT);
     CHECK_INT(decision.verdict, BSG_SHRINK);
     CHECK_INT(decision.sequence, i + 1);
-    CHECK_INT(decision.chunks, 1 << i);
-    CHECK_INT(decision.micro_batch, 32 >> i);
+    CHECK_INT(decision.micro_batch, micro_batches[i]);
+    CHECK_INT(decision.chunks, 32 / micro_batches[i]);
     CHECK_INT(number_in(event_of("decision", i), "sequence"), i + 1);
-    CHECK_INT(boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD).chunks, 1 << i);
+    CHECK_INT(boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD).chunks, 32 / micro_batches[i]);
   }
   struct bsg_decision decision = terminal(32, BSG_PHASE_FORWARD, BSG_EXACT);
   CHECK_INT(decision.verdict, BSG_FLOOR);
-  CHECK_INT(decision.sequence, 6);
+  CHECK_INT(decision.sequence, 4);
   CHECK_INT(decision.chunks, 32);
-  CHECK_INT(events_of("oom"), 6);
-  CHECK_INT(events_of("decision"), 6);
+  CHECK_INT(events_of("oom"), 4);
+  CHECK_INT(events_of("decision"), 4);
 }
 
 TEST(a_framework_limit_has_no_driver_call) {
@@ -425,7 +428,7 @@ TEST(more_boundaries_than_there_is_room_for) {
   }
   /* What was learnt from an OOM is kept before what never met one. */
   CHECK_INT(boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD).chunks, 2);
-  CHECK_INT(terminal(32, BSG_PHASE_FORWARD, BSG_EXACT).chunks, 4);
+  CHECK_INT(terminal(32, BSG_PHASE_FORWARD, BSG_EXACT).chunks, 16);
   CHECK_HAS(read_file("control.json"), "\"signature\": \"float32[5099]\"");
 }
 

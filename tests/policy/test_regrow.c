@@ -41,7 +41,7 @@ struct job {
   struct bsg_sizing sizing;
   struct {
     int64_t elements, most;
-    struct bsg_growth growth;
+    struct bsg_regrowth growth;
   } shapes[4096];
   int shape_count;
   bool met; /* an OOM */
@@ -51,7 +51,7 @@ struct job {
 static struct job job;
 
 static struct bsg_split step(const struct model *m, int64_t batch, int64_t elements) {
-  struct bsg_outlook o = {&job.sizing, elements, 1, (uint64_t)m->capacity};
+  struct bsg_outlook o = {.sizing = &job.sizing, .elements = elements, .available = (uint64_t)m->capacity};
   int shape = 0;
   bool clean = true;
   double took;
@@ -62,9 +62,9 @@ static struct bsg_split step(const struct model *m, int64_t batch, int64_t eleme
     CHECK(job.shape_count < 4096);
     job.shapes[job.shape_count++].elements = elements;
     job.shapes[shape].most = 0;
-    job.shapes[shape].growth = (struct bsg_growth){0};
+    job.shapes[shape].growth = (struct bsg_regrowth){0};
   }
-  struct bsg_growth *growth = &job.shapes[shape].growth;
+  struct bsg_regrowth *growth = &job.shapes[shape].growth;
   struct bsg_split now = bsg_split_under(batch, job.shapes[shape].most), next;
   if (job.met && job.shapes[shape].most == 0 && bsg_regrow_foreseen(&now, &o, &next)) {
     now = next;
@@ -215,9 +215,9 @@ TEST(a_neighbours_spike_is_over_when_it_is_over) {
 
 TEST(a_try_that_fails_waits_twice_as_long) {
   /* The measures say that it fits, and it does not: fragmentation, a neighbour that comes and goes. */
-  struct bsg_growth growth = {0};
+  struct bsg_regrowth growth = {0};
   struct bsg_sizing sizing = {0};
-  struct bsg_outlook o = {&sizing, 16, 1, 10000 * MIB};
+  struct bsg_outlook o = {.sizing = &sizing, .elements = 16, .available = 10000 * MIB};
   struct bsg_split now = bsg_split_of(32, 2), next;
   int64_t waited[6];
 
@@ -256,9 +256,9 @@ TEST(one_refusal_for_no_reason_is_forgotten) {
 }
 
 TEST(an_operators_size_is_not_grown_past) {
-  struct bsg_growth growth = {.fixed = true};
+  struct bsg_regrowth growth = {.fixed = true};
   struct bsg_sizing sizing = {0};
-  struct bsg_outlook o = {&sizing, 16, 1, 10000 * MIB};
+  struct bsg_outlook o = {.sizing = &sizing, .elements = 16, .available = 10000 * MIB};
   struct bsg_split now = bsg_split_of(32, 4), next;
 
   bsg_sizing_measured(&sizing, bsg_sizing_x(&sizing, 8, 16), 10 * MIB);
@@ -281,7 +281,7 @@ TEST(elements_of_signatures) {
 }
 
 TEST(nothing_known_means_twice_as_many) {
-  struct bsg_growth growth = {0};
+  struct bsg_regrowth growth = {0};
   struct bsg_outlook o = {0};
   struct bsg_split now = bsg_split_of(32, 1), next;
 
@@ -297,10 +297,23 @@ TEST(nothing_known_means_twice_as_many) {
   CHECK_INT(bsg_regrow_shrink(&growth, &now, true, &o, &next), BSG_FLOOR);
 }
 
+TEST(after_a_whole_forward_twice_as_many_twice) {
+  struct bsg_regrowth growth = {0};
+  struct bsg_outlook o = {.after_forward = true};
+  struct bsg_split now = bsg_split_of(1024, 1), next;
+  static const int64_t then[] = {512, 256, 16};
+
+  for (int i = 0; i < 3; i++) {
+    CHECK_INT(bsg_regrow_shrink(&growth, &now, true, &o, &next), BSG_SHRINK);
+    CHECK_INT(next.micro_batch, then[i]);
+    now = next;
+  }
+}
+
 TEST(no_piece_is_smaller_than_was_proven) {
   for (int64_t batch = 2; batch <= 70; batch++)
     for (int64_t smallest = 1; smallest <= 4; smallest++) {
-      struct bsg_growth growth = {0};
+      struct bsg_regrowth growth = {0};
       struct bsg_outlook o = {.smallest = smallest};
       struct bsg_split now = bsg_split_of(batch, 1), next;
       while (bsg_regrow_shrink(&growth, &now, true, &o, &next) == BSG_SHRINK) {

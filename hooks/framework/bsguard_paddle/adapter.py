@@ -57,6 +57,7 @@ def _install(paddle):
         loader,
         named,
         partial,
+        peaks,
         places,
         ranks,
         resume,
@@ -64,6 +65,7 @@ def _install(paddle):
     )
 
     gradients.patch()
+    peaks.patch()
     state.patch()
     functional.patch()
     loader.patch()

@@ -5,6 +5,7 @@ input signature, when the predicted peak passes 85 % of what is available now, a
 Paddle's own, and only an OOM in its forward is caught.
 """
 
+from . import peaks
 from .runtime import allocated, runtime
 
 _LIKELY = 0.85  # of what is available
@@ -104,7 +105,7 @@ def note_oom(site, inputs):
 
 
 def step_ended(device):
-    """Takes the measure of the step; returns the framework's allocated peak so far in bytes, 0 where it keeps none."""
+    """Takes the measure of the step; returns the framework's allocated peak in it, in bytes, 0 where that is not known."""
     _, peak = allocated(device)
     if _measured:
         memory = runtime.library.memory(device)
@@ -112,4 +113,4 @@ def step_ended(device):
         for size in _measured:
             size.end(peak, live_peak)
         _measured.clear()
-    return peak
+    return peaks.take(device)

@@ -44,6 +44,8 @@ class Oom(ctypes.Structure):
         ("because", ctypes.c_char_p),
         ("request_bytes", ctypes.c_uint64),
         ("exception", ctypes.c_char_p),
+        ("smallest", ctypes.c_int64),
+        ("held_bytes", ctypes.c_uint64),
     ]
 
 
@@ -141,8 +143,13 @@ class Library:
             decision.verdict, decision.micro_batch, decision.accumulation_steps, decision.chunks = KEEP, batch, 1, 1
         return decision
 
-    def terminal(self, device, name, signature, batch, phase, exactness, because, request_bytes, exception):
-        """Reports a terminal OOM, once each; returns the Decision."""
+    def terminal(
+        self, device, name, signature, batch, phase, exactness, because, request_bytes, exception, smallest=1, held=0
+    ):
+        """Reports a terminal OOM, once each; returns the Decision.
+
+        smallest: samples in the smallest chunk allowed. held: bytes on the device now that the attempt is gone.
+        """
         decision = Decision(size=ctypes.sizeof(Decision))
         oom = Oom(
             size=ctypes.sizeof(Oom),
@@ -155,6 +162,8 @@ class Library:
             because=_text(because),
             request_bytes=request_bytes,
             exception=_text(exception),
+            smallest=smallest,
+            held_bytes=held,
         )
         if self._handle.bsg_terminal(ctypes.byref(oom), ctypes.byref(decision)) < 0:
             decision.verdict = KEEP
@@ -181,7 +190,8 @@ class Library:
         self._handle.bsg_disarmed(_text(name), _text(signature), _text(why), 1 if for_good else 0)
 
     def step(self, device, allocated_peak):
-        """A training step ended. Returns how many did."""
+        """A training step ended. allocated_peak: the framework's in this step alone, in bytes; 0: not known. Returns how
+        many steps did."""
         return self._handle.bsg_step(device, allocated_peak)
 
     def framework(self, device, allocated, reserved, peak, reserved_peak, weights, gradients, moments, stack):

@@ -2,7 +2,7 @@
 exception back, with a report."""
 
 from . import arming, evidence, native
-from .runtime import reclaim, runtime
+from .runtime import allocated, reclaim, runtime
 
 
 def shrink(call, phase, failure):
@@ -13,6 +13,7 @@ def shrink(call, phase, failure):
     library, site, inputs = runtime.library, call.site, call.inputs
     arming.note_oom(site, inputs)
     reclaim()
+    held = _held(call.device)
     why = call.changed_since()
     next_micro_batch = -(-inputs.batch // min(inputs.batch, 2 * call.pieces)) if inputs.batch else 0
     if why is None and inputs.batch < 2:
@@ -33,6 +34,8 @@ def shrink(call, phase, failure):
         ",".join(reasons) or None,
         failure.bytes,
         failure.line,
+        call.proof.smallest if why is None else 1,
+        held,
     )
     if why is not None and inputs.batch >= 2:
         library.refused(site.name, why)
@@ -43,6 +46,13 @@ def shrink(call, phase, failure):
     call.sequence = decision.sequence
     call.say(exactness, reasons, phase)
     failure.error.__traceback__ = None
+
+
+def _held(device):
+    """Bytes on the device that no smaller chunk will give back, as near as can be told; 0 where nobody can."""
+    now = allocated(device)[0]
+    memory = None if now else runtime.library.memory(device)
+    return now or (0 if memory is None else memory.live_bytes)
 
 
 def give_up(call, phase, failure):

@@ -43,7 +43,7 @@ def guarded(run_job, tmp_path, options, memory, **more):
     return job, out
 
 
-def test_float64_gradients_at_2_4_and_8_chunks_with_oom_in_forward_and_backward(run_job, tmp_path, reference):
+def test_float64_gradients_in_2_to_16_chunks_with_oom_in_forward_and_backward(run_job, tmp_path, reference):
     plain, peak = reference()
     seen, phases = set(), set()
     for fraction in (0.85, 0.62, 0.4, 0.27):
@@ -53,7 +53,8 @@ def test_float64_gradients_at_2_4_and_8_chunks_with_oom_in_forward_and_backward(
         assert {event["exactness"] for event in job.events_of("applied")} == {"exact"}
         seen |= {event["accumulation_steps"] for event in job.events_of("step")}
         phases |= {event["phase"] for event in job.events_of("oom")}
-    assert {2, 4, 8} <= seen
+    # Halved; far down where half did not fit either; then what fits, where Paddle can measure that.
+    assert {2, 16} <= seen, seen
     assert {"forward", "backward"} <= phases
 
 
@@ -72,17 +73,17 @@ def test_the_signal(run_job, tmp_path, reference):
     decisions = job.events_of("decision")
     assert [event["sequence"] for event in decisions] == list(range(1, len(decisions) + 1))
     sizes = [(event["micro_batch"], event["accumulation_steps"]) for event in decisions]
-    assert sizes == [(32 >> index, 1 << index) for index in range(len(sizes))] and len(sizes) >= 3
-    assert decisions[0]["reason"] == "start"
-    assert {event["reason"] for event in decisions[1:]} == {"oom"}
+    assert sizes[:3] == [(32, 1), (16, 2), (2, 16)]
+    reasons = [event["reason"] for event in decisions]
+    assert reasons[:3] == ["start", "oom", "oom"] and set(reasons[3:]) <= {"regrow"}, job
     order = [event["type"] for event in job.events_of("oom", "decision", "applied")][1:]
-    assert order == ["oom", "decision", "applied"] * (len(sizes) - 1)
+    assert order == ["oom", "decision", "applied"] * 2 + ["decision", "applied"] * (len(sizes) - 3)
     control = job.control
     assert control["sequence"] == len(sizes) and (control["micro_batch"], control["accumulation_steps"]) == sizes[-1]
     assert control["entries"][0]["boundary"] == "Convolutional"
     assert control["previous"]["micro_batch"] == sizes[-2][0]
     told = [line for line in job.lines_of_bsguard if "now runs" in line]
-    assert len(told) == len(sizes) - 1
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize(
