@@ -38,7 +38,7 @@ def test_ranks_do_not_drift_apart_in_200_cases(run_ranks, ranks):
     hit = check_drift(
         run_ranks(JOBS / "drift.py", 0, 200, ranks=ranks, env={"BSGUARD_ARM": "always"}, timeout=3600), 200
     )
-    assert all(hit.values()), hit
+    assert hit["forward"] and hit["loss"] and hit["backward"], hit
 
 
 @pytest.mark.slow

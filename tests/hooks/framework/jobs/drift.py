@@ -1,5 +1,5 @@
 """Data-parallel trainings by seed, each run without faults and again with the device's memory refused on some ranks at
-some steps: in the forward, the loss, the backward, the exchange of gradients or the optimizer's step. Knows nothing of
+some steps: in the forward, the loss, the backward or the exchange of gradients. Knows nothing of
 bsguard.
 
     drift.py FIRST COUNT
@@ -166,9 +166,7 @@ def plan_of(seed, rank, phases):
         plan = {}
         for _ in range(random.randint(0, 4)):
             place = (int(random.randint(STEPS)), phases[random.randint(len(phases))])
-            # Twice in a row, but in the optimizer's step, which is resumed once.
-            times = 1 if place[1] == "optimizer" else int(random.randint(1, 3))
-            plan[place] = (int(random.randint(1, 3)), ATTEMPTS * times)
+            plan[place] = (int(random.randint(1, 3)), ATTEMPTS * int(random.randint(1, 3)))
         plans.append(plan)
     return plans[rank]
 
@@ -184,7 +182,8 @@ def main(first, count):
     paddle.set_default_dtype("float64")
     dist.init_parallel_env()
     # A rank that is not prepared for it can be rescued in its forward alone.
-    phases = PHASES if os.environ.get("BSGUARD_ARM") == "always" else ("forward", "optimizer")
+    # The optimizer's step is resumed once, and where its refusals fall on two tries it ends: not asked of here.
+    phases = PHASES[:3] if os.environ.get("BSGUARD_ARM") == "always" else ("forward",)
     result = {"cases": 0, "unequal": [], "worst": 0.0, "hit": dict.fromkeys(PHASES, 0)}
     for seed in range(first, first + count):
         whole = Training(seed, {}).run(seed)
