@@ -60,9 +60,11 @@ void bsg_out_format(struct bsg_out *out, const char *format, ...) {
 }
 
 void bsg_out_clean(struct bsg_out *out, const char *text, size_t most) {
-  size_t length = text ? strcspn(text, "\r\n") : 0;
+  size_t length;
 
-  length = bsg_utf8_cut(text, length, most);
+  if (!text)
+    return;
+  length = bsg_utf8_cut(text, strcspn(text, "\r\n"), most);
   for (size_t i = 0; i < length;) {
     int sequence = bsg_utf8_sequence(text + i, length - i);
     uint8_t byte = (uint8_t)text[i];
@@ -138,10 +140,9 @@ int bsg_out_finish(struct bsg_out *out) {
 }
 
 void bsg_copy_text(char *field, size_t room, const char *text) {
-  size_t length = text ? strlen(text) : 0;
+  size_t length = text ? bsg_utf8_cut(text, strlen(text), room - 1) : 0;
 
-  length = bsg_utf8_cut(text, length, room - 1);
-  if (length != 0)
+  if (text)
     memcpy(field, text, length);
   field[length] = '\0';
 }

@@ -10,7 +10,7 @@
 #define LINEAR "linear scaling of the learning rate with the global batch"
 
 static struct bsg_out advise(struct bsg_report *report, const char *measure, const char *source) {
-  struct bsg_advice spare, *advice = &spare;
+  struct bsg_advice *advice;
   struct bsg_out out;
 
   if (report->advice_count < BSG_ADVICE_MOST)

@@ -43,7 +43,7 @@ static void close_ours(struct bsg_handle *handle) {
 
 /* Owned by us and closed to everybody else. */
 static int check_private(int fd, struct bsg_handle *handle) {
-  struct stat status;
+  struct stat status = {0};
 
   if (bsg_status_of(fd, &status) != 0)
     return -errno;
@@ -67,7 +67,7 @@ static int open_folder(int at, const char *path, struct bsg_handle *handle) {
 
 /* The folder's descriptor, opened again if the job closed it under us. */
 static int folder_fd(struct bsg_runfolder *folder) {
-  struct bsg_handle again;
+  struct bsg_handle again = closed;
   struct stat status;
   int error;
 
@@ -124,7 +124,7 @@ int bsg_runfolder_append(struct bsg_runfolder *folder, const char *line, size_t 
 
   if (!still_ours(&folder->events, &status)) {
     bool first = folder->events.inode == 0;
-    struct bsg_handle handle;
+    struct bsg_handle handle = closed;
     int at = folder_fd(folder);
     if (at < 0)
       return at;
@@ -254,7 +254,7 @@ static void make_gitignore(int at) {
 
 /* One try at a name. -EEXIST: taken, or not to be trusted; go on to the next. */
 static int try_make(struct bsg_runfolder *folder, int rank) {
-  struct bsg_handle run, own;
+  struct bsg_handle run = closed, own = closed;
   char name[32];
   bool shared = false;
   int error;

@@ -45,3 +45,22 @@ def test_what_people_run_is_executable(repo):
     for name in ("setup", "test", "demo", "bench", "simgpu", "../.ci/run"):
         path = (repo / "scripts" / name).resolve()
         assert path.stat().st_mode & 0o111 == 0o111, f"{path} is not executable"
+
+
+@pytest.mark.slow
+def test_clang_tidy_finds_nothing(repo, build):
+    """Over what runs inside the user's process; .clang-tidy says what is looked for."""
+    tidy = shutil.which("clang-tidy")
+    if tidy is None:
+        pytest.skip("clang-tidy is not installed")
+    sources = tracked(repo, "shim/*.c", "hooks/cuda/*.c", "policy/*.c")
+    done = subprocess.run([tidy, "-p", build, "--quiet", *sources], cwd=repo, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_no_file_is_too_long(repo):
+    """500 lines, or a reason in the head of the file: a file is about one thing."""
+    for path in tracked(repo, "shim", "hooks", "policy", "scripts", "cmake"):
+        if path.suffix in (".c", ".h", ".py", ".S", ".cmake"):
+            lines = path.read_text().splitlines()
+            assert len(lines) <= 500 or "long because" in "\n".join(lines[:20]), f"{path}: {len(lines)} lines"
