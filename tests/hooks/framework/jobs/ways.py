@@ -204,14 +204,16 @@ def main(script, out, *rest):
     if hasattr(cases, "AT_THE_END"):
         cases.AT_THE_END.append(device.note_end)
 
-    def run(case, way):
+    def run(case, way, room=None):
         if told is not None:
             runtime.arm = {"disarmed": "never", "memory": "auto"}.get(way, "always")
             told.pieces = int(way) if way.isdigit() else 1
             failing.start(way if way in ("forward", "backward") else None)
             boundary.step_ended()  # as many networks as in one step are no single network
         device.begin()
+        device.limit(room)  # behind what begin() itself allocates
         result = cases.run(case)
+        device.limit(None)
         found = {"result": result, "peak": device.peak(), "outputs": device.outputs, "ooms": 0}
         found["copies"] = device.copies
         result = None
@@ -224,11 +226,11 @@ def main(script, out, *rest):
     results = {}
     for case in rest or cases.CASES:
         for way in ways:
+            room = None
             if way == "memory":
                 peak, fixed = run(case, "disarmed")["peak"], device.kept
-                device.limit(fixed + int(random.Random(case).random() * max(0, peak - fixed)))
-            results.setdefault(case, {})[way] = run(case, way)
-            device.limit(None)
+                room = fixed + int(random.Random(case).random() * max(0, peak - fixed))
+            results.setdefault(case, {})[way] = run(case, way, room)
     with open(out, "wb") as file:
         pickle.dump(results, file)
 
