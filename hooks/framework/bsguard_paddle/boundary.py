@@ -5,7 +5,7 @@ from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
 from .rescue import give_up, shrink
-from .runtime import note_phase, original_call, runtime, thread
+from .runtime import note_phase, original_call, reclaim, runtime, thread
 from .site import site_of
 from .state import Mode
 
@@ -105,7 +105,7 @@ def _train(site, device, args, kwargs):
     outputs, own = _forward(call, failure)
     try:
         operations.watch()
-        given = call.hand_out(outputs, own)
+        given = _hand_out(call, outputs, own)
         if any(leaf is not None for leaf in call.leaves):
             ranks.handed_out(call)
         _look_for_collectives(site)
@@ -117,6 +117,16 @@ def _train(site, device, args, kwargs):
             return outputs  # still on the graph that Paddle made
     outputs = own = call = None
     return original_call(site.layer(), args, kwargs)
+
+
+def _hand_out(call, outputs, own):
+    """Call.hand_out(), once more where there is no room for its copies of the outputs."""
+    given, failure = attempt(lambda: call.hand_out(outputs, own))
+    if failure is None:
+        return given
+    failure = None
+    reclaim()
+    return call.hand_out(outputs, own)
 
 
 def _unprepared(site, error):

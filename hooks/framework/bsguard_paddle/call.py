@@ -174,6 +174,7 @@ class Call:
         own: {id of a tensor in `outputs`: tensor to hand out} for inputs and parameters that came back as they were.
         """
         given, inner, anchored = {}, [], False
+        self.leaves = []
 
         def hand(tensor):
             nonlocal anchored
