@@ -70,6 +70,11 @@ class Proof:
         self.asides = []  # aside.Aside: what its forward sets anew
 
     @property
+    def fits(self):
+        """False if there was no memory for a trial: it says nothing of the call, and there may be at another time."""
+        return self.why is not _NO_MEMORY
+
+    @property
     def exactness(self):
         """enum bsg_exactness of a run in chunks."""
         from . import native
@@ -99,8 +104,10 @@ def prove(layer, inputs, mode, smallest):
         proof = _try_choices(layer, inputs, mode, smallest, random_before, outside.static)
         if proof.why is None:
             _observe_training(layer, inputs, mode, proof, random_before, state)
-        if proof.why is None:
+        if proof.why is None and mode.records():  # without, nobody asks for gradients, and recurrent layers have none
             _observe_gradients(layer, inputs, mode, proof, random_before)
+        if proof.why is None:
+            _note_reductions(proof)
     finally:
         state.restore()
         random_before.restore()
@@ -209,6 +216,22 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
         outputs = _run(layer, args, kwargs, mode, mode.records() or proof.static)
         return tree.shape_of(outputs), [Value(leaf, half) if is_tensor(leaf) else leaf for leaf in tree.leaves(outputs)]
 
+    def compared(size):
+        """(outputs, why) of the cut after `size` samples, against all of them together."""
+        first_shape, first = trial(0, size)
+        proof.own_noise &= [count * size for count in drawn] == [count * rows for count in noise.drawn]
+        second_shape, second = trial(size, rows)
+        if first_shape != shape or second_shape != shape:
+            return None, "the structure of its outputs depends on the batch"
+        outputs = []
+        for index, values in enumerate(zip(together, first, second)):
+            output, why = compare(values, rows, size)
+            if why is not None:
+                drawing = "" if proof.own_noise else ", or on random numbers that its forward draws"
+                return None, "output %d %s%s" % (index, why, drawing)
+            outputs.append(output)
+        return outputs, None
+
     try:
         shape, together = trial(0, rows)
         proof.own_noise = RandomState().fingerprint() == untouched
@@ -216,18 +239,9 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
         proof.draws = bool(drawn)
         while sizes:
             size = sizes.pop(0)
-            first_shape, first = trial(0, size)
-            proof.own_noise &= [count * size for count in drawn] == [count * rows for count in noise.drawn]
-            second_shape, second = trial(size, rows)
-            if first_shape != shape or second_shape != shape:
-                return "the structure of its outputs depends on the batch"
-            outputs = []
-            for index, values in enumerate(zip(together, first, second)):
-                output, why = compare(values, rows, size)
-                if why is not None:
-                    drawing = "" if proof.own_noise else ", or on random numbers that its forward draws"
-                    return "output %d %s%s" % (index, why, drawing)
-                outputs.append(output)
+            outputs, why = compared(size)
+            if why is not None:
+                return why
             for output, before in zip(outputs, proof.outputs):
                 if not output.same_as(before):
                     if not (output.near and before.near):
@@ -242,6 +256,9 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
             proof.smallest = 1 if size > rows // 2 else size
     except Exception as error:  # a model that refuses a cut input is an answer too
         return _failed(error)
+    if proof.smallest > 1 and smallest > 1:
+        # Nobody asks for single samples yet. Once somebody does, there may be no memory for a trial.
+        proof.smallest = _single_too(compared, proof, rows)
     if proof.smallest > 1 and rows > 2:
         # Samples that belong together by their place (pairs) agree in every even cut: one that is not shows them.
         try:
@@ -256,6 +273,23 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
     if all(output.kind is CONSTANT for output in proof.outputs):
         return "none of its outputs depends on the batch"
     return None
+
+
+def _single_too(compared, proof, rows):
+    """1 if single samples come out like the rest of a proof for larger chunks, else that proof's own smallest chunk."""
+    own_noise = proof.own_noise
+    try:
+        for size in (1, rows - 1):
+            outputs, why = compared(size)
+            if why is not None or not all(one.same_as(before) for one, before in zip(outputs, proof.outputs)):
+                break
+        else:
+            return 1
+    except Exception as error:
+        if is_oom(error):
+            Failure(error)  # lets go of what the traceback holds
+    proof.own_noise = own_noise
+    return proof.smallest
 
 
 def _observe_training(layer, inputs, mode, proof, random_before, state):
@@ -330,6 +364,9 @@ def _observe_gradients(layer, inputs, mode, proof, random_before):
             proof.why = sums.check(layer, inputs, proof, forward, min(proof.smallest, rows // 2), rows, bound)
     except Exception as error:
         proof.why = _failed(error)
+
+
+def _note_reductions(proof):
     # A mean over samples or one over valid elements: four samples cannot tell them apart for all others.
     if any(one.between or (one.kind in (MEAN, SUM) and not one.stop_gradient) for one in proof.outputs):
         proof.reasons.append("loss inside the model")

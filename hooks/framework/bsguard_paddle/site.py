@@ -81,13 +81,18 @@ class Site:
         if known is None or (known.why is None and (fresh or smallest < known.smallest)):
             # The generators are the whole process's: two trials at once would take each other's draws for their own.
             with one_backward, inside():
-                known = proof.prove(self.layer(), inputs, mode, smallest)
-            self._proofs[key] = known
+                tried = proof.prove(self.layer(), inputs, mode, smallest)
+            if not tried.fits:
+                if fresh:
+                    seen.discard(numbers)
+                return tried
+            known = self._proofs[key] = tried
         return known
 
     def _key(self, inputs, mode):
         form, numbers = inputs.form()
-        return (inputs.signature, form, mode.is_mixed(), mode.hooked, layer_form(self.layer())), numbers
+        settings = mode.is_mixed(), mode.hooked, mode.records()
+        return (inputs.signature, form, settings, layer_form(self.layer())), numbers
 
     def cannot_split(self, inputs, mode, why):
         """What the proof has shown did not hold: inputs of this signature are not split any more, and it is said why."""

@@ -235,7 +235,7 @@ class LayerState:
             self._attributes.append((prefix, sub, kept, tables))
             for table in (sub._buffers, sub._parameters):
                 for name, tensor in table.items():
-                    if tensor is None or id(tensor) in skipped or id(tensor) in seen:
+                    if tensor is None or id(tensor) in skipped or id(tensor) in seen or _is_workspace(sub, name):
                         continue
                     seen.add(id(tensor))
                     if tensor.stop_gradient and tensor._is_initialized():
@@ -285,6 +285,12 @@ def _computed_before(layer):
     """Attributes that a hook of Paddle's computes anew before each forward (weight_norm): no state of their own."""
     hooks = layer._forward_pre_hooks.values()
     return {getattr(hook, "name", None) for hook in hooks if type(hook).__module__.startswith("paddle.")}
+
+
+def _is_workspace(layer, name):
+    """True for memory that a recurrent layer of Paddle's keeps between calls and that holds nothing of the model's: each
+    forward in training takes it anew, each one in evaluation lets go of it."""
+    return name == "_dropout_state" and isinstance(layer, paddle_of().nn.layer.rnn.RNNBase)
 
 
 def _is_of_paddle(layer):
