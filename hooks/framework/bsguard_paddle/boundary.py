@@ -11,6 +11,12 @@ from .state import Mode
 
 _MOST_BOUNDARIES = 6  # distinct outermost layers in one step; more: a network written as a function
 
+_NO_PLACE = (
+    "more than %d layers are called on their own in a step: no place to split, unless BSGUARD_BOUNDARY=MODULE:FUNCTION "
+    "names one" % _MOST_BOUNDARIES
+)
+
+_told = set()  # what concerns many layers is said of the first one
 _in_this_step = set()  # ids of the layers that were outermost since the last optimizer step
 
 
@@ -49,7 +55,8 @@ def _outermost(layer, args, kwargs):
     if id(layer) not in _in_this_step:
         _in_this_step.add(id(layer))
         if len(_in_this_step) > _MOST_BOUNDARIES:
-            site.give_up("more than %d layers are called on their own in a step: no place to split" % _MOST_BOUNDARIES)
+            site.give_up(_NO_PLACE, aloud=not _told)
+            _told.add(_NO_PLACE)
             return original_call(layer, args, kwargs)
     phase_before = runtime.library.set_phase(native.FORWARD)
     after = native.LOSS

@@ -99,11 +99,12 @@ class Site:
         self._proofs[self._key(inputs, mode)[0]] = proof.Proof(why)
         runtime.library.refused(self.name, why)
 
-    def give_up(self, why):
-        """Leaves this layer alone from now on, and says so."""
+    def give_up(self, why, aloud=True):
+        """Leaves this layer alone from now on, and says so, unless it was said of another one."""
         if self.off is None:
             self.off = why
-            runtime.library.disarmed(self.name, None, why, True)
+            if aloud:
+                runtime.library.disarmed(self.name, None, why, True)
 
     def fault(self, error):
         """An error of bsguard's own: this layer is left alone from now on, in one line."""

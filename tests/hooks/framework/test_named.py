@@ -48,6 +48,31 @@ def test_without_a_name_it_is_left_alone_in_one_line(run_job):
     assert any("no place to split" in line for line in job.lines_of_bsguard), job
 
 
+def test_many_layers_of_their_own(run_job):
+    """More than a few boundaries a step: told once for all of them, and every gradient is Paddle's to the last bit."""
+    many = JOB.replace("range(6)", "range(16)")
+    plain = run_job(many, memory="256MiB", preload=False)
+    job = run_job(many, memory="256MiB", env={"BSGUARD_ARM": "always"})
+    assert job.returncode == 0 and job.result == plain.result, job
+    for_good = [event for event in job.events_of("disarmed") if event["for_good"]]
+    assert len(for_good) == len(job.lines_of_bsguard) == 1, job
+    assert "BSGUARD_BOUNDARY" in job.lines_of_bsguard[0], "the way out is named"
+
+
+def test_a_few_networks_in_a_step_are_no_function(run_job):
+    """Six, as in a GAN with its helpers, stay guarded; the limit counts what one step calls, not what the job has."""
+    few = JOB.replace("range(6)", "range(4)")
+    job = run_job(few, memory="256MiB", env={"BSGUARD_ARM": "always"})
+    assert job.returncode == 0 and job.lines_of_bsguard == [], job
+
+
+def test_a_value_that_names_no_function(run_job):
+    plain = run_job(JOB, memory="256MiB", preload=False)
+    job = run_job(JOB, memory="256MiB", env={"BSGUARD_BOUNDARY": "network", "BSGUARD_ARM": "never"})
+    assert job.returncode == 0 and job.result == plain.result
+    assert len([line for line in job.lines_of_bsguard if "MODULE:FUNCTION, such as" in line]) == 1, job
+
+
 def test_a_function_that_is_not_there_is_said_once(run_job):
     plain = run_job(JOB, memory="256MiB", preload=False)
     job = run_job(JOB, memory="256MiB", env={"BSGUARD_BOUNDARY": "job:nothing"})
