@@ -8,8 +8,10 @@ Paddle's own.
 """
 
 import collections
+import ctypes
+import os
 import threading
-import time
+import weakref
 
 from . import again, native
 from .oom import Failure, is_oom
@@ -17,9 +19,8 @@ from .runtime import runtime
 
 _BUFFERED = 6  # position of use_buffer_reader among the arguments of create_py_reader
 _PLACES = 5
-_REST_S = 30  # s; longer than any allocation that a thread of a reader waits for
 
-_dead = []  # (when it died, reader): what it had begun may still run, and must not lose its stream under it
+_readers = weakref.WeakSet()  # those that Paddle's iterators hold
 
 
 def patch():
@@ -30,6 +31,14 @@ def patch():
         if original is not None:
             setattr(core, name, _making_queues(original))
     core.create_py_reader = _making_readers(core.create_py_reader)
+    os.register_at_fork(after_in_child=_outlive)
+
+
+def _outlive():
+    """In a worker no reader may end: it would wait for its threads, which stayed in the parent, for ever. Whatever cycle
+    of references a reader was left in, a collection of garbage in a worker finds one more that it cannot see."""
+    for reader in list(_readers):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(reader))
 
 
 def _making_queues(original):
@@ -109,6 +118,7 @@ class _Reader:
         self._queue = queue
         self._make = make
         self._real = make()
+        _readers.add(self)
 
     def read_next_list(self):
         """The next batch of each place."""
@@ -133,8 +143,6 @@ class _Reader:
         if found is None:
             found = again.again(failure, lambda: self._attempt(name), "the next batch of the DataLoader", native.DATA)
         self._queue.undelivered.popleft()
-        while _dead and time.monotonic() - _dead[0][0] > _REST_S:
-            _dead.pop(0)
         return found
 
     def _attempt(self, name):
@@ -151,7 +159,8 @@ class _Reader:
     def _drop(self):
         # The queue first: it ends with its reader, and who waits to push would take that for the end of the data.
         self._queue.replace()
-        _dead.append((time.monotonic(), self._real))
+        # It ends here, with what it still holds on the device, once the copies that it had begun are done. Never shut it
+        # down before: it would forget them, and not wait for what writes to its streams and buffers.
         self._real = None
 
     def __getattr__(self, name):

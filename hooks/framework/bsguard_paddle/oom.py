@@ -69,8 +69,13 @@ class Failure:
         self.error.__traceback__ = None
 
     def throw(self):
-        """Raises the user's exception, as it was."""
-        raise self.error.with_traceback(self.error.__traceback__)
+        """Raises the user's exception, as it was. Once: whoever catches it and goes on must be rid, with it, of all that
+        its frames hold, and these frames name this failure."""
+        error, self.error = self.error, None
+        try:
+            raise error.with_traceback(error.__traceback__)
+        finally:
+            del error
 
 
 def attempt(function):

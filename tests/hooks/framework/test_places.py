@@ -28,6 +28,19 @@ def test_loader(run_job, mode):
 
 
 @needs_3
+def test_loader_left_in_the_middle(run_job):
+    job = run_job(JOB, "caught", memory="64MiB")
+    assert job.returncode == 0, job
+    assert job.result["caught"] == [True, list(range(30))], job
+
+
+def test_workers_do_not_wait_for_a_reader_of_the_parent(run_job):
+    job = run_job(JOB, "cycles", memory="64MiB", timeout=60)
+    assert job.returncode == 0, job
+    assert job.result["cycles"] == list(range(30)), job
+
+
+@needs_3
 def test_other_places(run_job):
     job = run_job(JOB, "to_tensor", "copy", "save", "construction", "metric", memory="64MiB")
     assert job.returncode == 0, job

@@ -4,6 +4,7 @@ The fault is as long as what Paddle takes for final (four refusals), and then go
 """
 
 import ctypes
+import gc
 import io
 import json
 import sys
@@ -56,6 +57,37 @@ def loader(*modes):
             epochs.append(samples)
         found.append(epochs)
     return found
+
+
+def caught():
+    """A loop that catches what could not be helped, and begins a new epoch: its workers collect garbage, and a reader's
+    end in one of them would wait for threads that are not there."""
+    gc.disable()
+    loads = paddle.io.DataLoader(Numbers(), batch_size=4, num_workers=2, worker_init_fn=lambda _: gc.collect())
+    batches = iter(loads)
+    next(batches)
+    paddle.device.cuda.empty_cache()
+    driver.simgpu_fail_at(1, 1000)
+    died = False
+    try:
+        for _ in batches:
+            pass
+    except MemoryError:
+        died = True
+    driver.simgpu_fail_at(0, 0)
+    del batches
+    return [died, [number for _, numbers in loads for number in numbers.numpy().tolist()]]
+
+
+def cycles():
+    """A reader in a cycle of references of the user's own: workers that collect garbage do not wait for its threads."""
+    gc.disable()
+    loads = paddle.io.DataLoader(Numbers(), batch_size=4, num_workers=2, worker_init_fn=lambda _: gc.collect())
+    ring = [iter(loads)]
+    next(ring[0])
+    ring.append(ring)
+    del ring
+    return [number for _, numbers in loads for number in numbers.numpy().tolist()]
 
 
 def to_tensor():
