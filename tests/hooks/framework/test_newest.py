@@ -12,14 +12,10 @@ import warnings
 
 import pytest
 
+from benchmarks import verdict
 from support.clean import tool_environment
 
 JOBS = ("cnn", "transformer", "detector")
-CHECK = """
-import sys, numpy as np
-a, b = (np.load(path) for path in sys.argv[1:])
-print(max(float(np.abs(a[name] - b[name]).max() / max(np.abs(a[name]).max(), 1e-300)) for name in a.files))
-"""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
@@ -76,9 +72,9 @@ def try_out(version, folder, repo, build, run):
             if done.returncode:
                 yield f"{name} with {share} of its memory: {done}"
                 continue
-            apart = run([python, "-c", CHECK, folder / "plain.npz", folder / "guarded.npz"])
-            if not apart.stdout or float(apart.stdout) > (1e-9 if share < 1 else 0.0):
-                yield f"{name} with {share} of its memory differs by {apart.stdout}{apart.stderr}"
+            apart = verdict.apart(verdict.arrays(folder / "plain.npz"), verdict.arrays(folder / "guarded.npz"))
+            if apart > (verdict.EXACT if share < 1 else 0.0):
+                yield f"{name} with {share} of its memory differs by {apart:.1e}"
 
 
 def test_the_newest_paddle(tmp_path, run_plain, repo, build):
