@@ -7,9 +7,11 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/memfd.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef void *(*state_fn)(void);
@@ -49,7 +51,8 @@ int bsg_python_stack(char *out, size_t room) {
   out[0] = '\0';
   if (!dump || !thread_state || !(thread = thread_state()))
     return 0;
-  fd = memfd_create("bsguard", MFD_CLOEXEC);
+  /* by its number: the C library has had the function since 2.27 only */
+  fd = (int)syscall(SYS_memfd_create, "bsguard", MFD_CLOEXEC);
   if (fd >= 0) {
     dump(fd, thread);
     length = pread(fd, out, room - 1, 0);
