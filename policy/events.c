@@ -172,6 +172,19 @@ int bsg_event_retried(struct bsg_events *events, struct bsg_when now, const stru
   return end(events);
 }
 
+int bsg_event_waited(struct bsg_events *events, struct bsg_when now, const struct bsg_trigger *trigger,
+                     uint64_t others_bytes, int64_t waited_ms, uint64_t free_bytes, bool met) {
+  struct bsg_json *json = begin(events, now, "waited");
+
+  bsg_json_member_int(json, "device", trigger->device);
+  where_members(json, trigger->where);
+  bsg_json_member_int(json, "others_bytes", (int64_t)others_bytes);
+  bsg_json_member_int(json, "waited_ms", waited_ms);
+  bsg_json_member_int(json, "free_bytes", (int64_t)free_bytes);
+  bsg_json_member_bool(json, "met", met);
+  return end(events);
+}
+
 int bsg_event_refused(struct bsg_events *events, struct bsg_when now, const char *boundary, const char *why) {
   struct bsg_json *json = begin(events, now, "refused");
 

@@ -55,6 +55,9 @@ int bsg_event_step(struct bsg_events *events, struct bsg_when now, const struct 
 /* micro_batch 0: none could be read. why NULL: obeyed. */
 int bsg_event_request(struct bsg_events *events, struct bsg_when now, int64_t micro_batch, int64_t sequence,
                       const char *why);
+/* waited_ms: until so much was free, or in vain. others_bytes: what they held when memory ran out. */
+int bsg_event_waited(struct bsg_events *events, struct bsg_when now, const struct bsg_trigger *trigger,
+                     uint64_t others_bytes, int64_t waited_ms, uint64_t free_bytes, bool met);
 int bsg_event_retried(struct bsg_events *events, struct bsg_when now, const struct bsg_trigger *trigger,
                       const char *what);
 int bsg_event_refused(struct bsg_events *events, struct bsg_when now, const char *boundary, const char *why);

@@ -46,6 +46,7 @@ struct bsg_policy_config {
   const char *store;   /* folder of the known-good store; NULL or "": none */
   uint64_t arguments;  /* a hash of the script's place and its arguments, for the store */
   int ranks;           /* processes of this launch; 0 stands for 1 */
+  int64_t wait_ms;     /* for other processes, before a step is split; 0: nothing is tried whole once more */
   struct bsg_evidence evidence;
   /* One line to the user, without newline. level: 0 always but in quiet, 1 debug. */
   void (*say)(int level, const char *line);
@@ -81,6 +82,7 @@ int bsg_policy_applied(struct bsg_policy *p, struct bsg_when now, int64_t sequen
 int bsg_policy_unrescued(struct bsg_policy *p, struct bsg_when now, int device, const char *exception,
                          struct bsg_where where);
 int bsg_policy_retried(struct bsg_policy *p, struct bsg_when now, int device, const char *what);
+int bsg_policy_waited(struct bsg_policy *p, struct bsg_when now, int device, int64_t waited_ms);
 int bsg_policy_refused(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *why);
 int bsg_policy_disarmed(struct bsg_policy *p, struct bsg_when now, const char *boundary, const char *signature,
                         const char *why, int for_good);

@@ -13,14 +13,17 @@ static bool valid_device(int device) {
 }
 
 /* Structures grow at their end: what the caller does not know is neither read nor written. */
-static void answer(struct bsg_decision *out, int verdict, int64_t sequence, const struct bsg_split *split) {
+static void answer(struct bsg_decision *out, int verdict, int64_t sequence, const struct bsg_split *split,
+                   const struct bsg_again *again) {
   struct bsg_decision full = {.size = sizeof(full),
                               .verdict = verdict,
                               .sequence = sequence,
                               .batch = split->batch,
                               .micro_batch = split->micro_batch,
                               .accumulation_steps = split->accumulation_steps,
-                              .chunks = split->chunks};
+                              .chunks = split->chunks,
+                              .wait_ms = again ? again->wait_ms : 0,
+                              .wait_free_bytes = again ? again->free_bytes : 0};
   if (!out)
     return;
   size_t size = out->size == 0 || out->size > sizeof(full) ? sizeof(full) : out->size;
@@ -45,7 +48,7 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
   struct bsg_split split = bsg_split_of(batch, 1);
   struct bsg_entry *entry;
 
-  answer(out, BSG_KEEP, 0, &split);
+  answer(out, BSG_KEEP, 0, &split, NULL);
   if (!p || !p->live)
     return -ENODEV;
   if (!valid_device(device) || batch <= 0)
@@ -66,7 +69,7 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
       bsg_copy_text(p->devices[device].signature, sizeof(p->devices[device].signature), signature);
     }
   }
-  answer(out, split.chunks > 1 ? BSG_SHRINK : BSG_KEEP, p->sequence, &split);
+  answer(out, split.chunks > 1 ? BSG_SHRINK : BSG_KEEP, p->sequence, &split, NULL);
   return 0;
 }
 
@@ -130,11 +133,12 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   struct bsg_oom_record record;
   struct bsg_split before, after;
   struct bsg_entry *entry = NULL;
+  struct bsg_again again = {0};
   enum bsg_verdict verdict;
 
   memcpy(&oom, given, given->size == 0 || given->size > sizeof(oom) ? sizeof(oom) : given->size);
   before = bsg_split_of(oom.batch, 1);
-  answer(out, BSG_KEEP, 0, &before);
+  answer(out, BSG_KEEP, 0, &before, NULL);
   if (!p || !p->live)
     return -ENODEV;
   if (!valid_device(oom.device))
@@ -160,6 +164,9 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   if (p->config.mode != BSG_MODE_GUARD) {
     verdict = BSG_KEEP;
     after = before;
+  } else if (out && out->size >= sizeof(*out) && bsg_state_again(p, &oom, &record, can_split, &again)) {
+    verdict = BSG_AGAIN;
+    after = before;
   } else if (entry && !evaluation) {
     verdict = bsg_state_sizes_shrink(p, entry, &before, &oom, &record, &after);
   } else {
@@ -180,7 +187,7 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   } else {
     shrink_training(p, now, &oom, &record, &before, &after, entry);
   }
-  answer(out, (int)verdict, p->sequence, &after);
+  answer(out, (int)verdict, p->sequence, &after, &again);
   return 0;
 }
 
@@ -389,6 +396,7 @@ int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_
   device = &p->devices[memory->device];
   bsg_state_settle(p, now, memory->device, false);
   bsg_state_went_on(p, memory->device);
+  bsg_state_note_elsewhere(p, memory);
   if (device->oom_in_step) {
     device->oom_in_step = false;
     p->totals.rescued_steps++;

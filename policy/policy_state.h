@@ -32,8 +32,13 @@ struct bsg_device_state {
   uint64_t input; /* hash of the boundary and signature last asked for in training; 0: none was */
   char signature[BSG_SIGNATURE_ROOM], boundary[BSG_BOUNDARY_ROOM]; /* of it */
   struct bsg_framework_told framework;                             /* as last told */
-  bool oom_in_step; /* a training OOM was answered since the last step ended */
-  bool disturbed;   /* memory was short since then: the step's peak says nothing of its size */
+  bool elsewhere_known;
+  uint64_t elsewhere_least; /* used on the device and not by us: the least seen at a step's end */
+  bool again;               /* a step was tried whole once more, the last time in again_step */
+  int64_t again_step;
+  uint64_t waited_for, waited_others; /* bytes: what must be free; what others held */
+  bool oom_in_step;                   /* a training OOM was answered since the last step ended */
+  bool disturbed;                     /* memory was short since then: the step's peak says nothing of its size */
   int running_count;
   struct bsg_entry *running[BSG_RUNNING]; /* what trained since then */
 };
@@ -165,6 +170,20 @@ void bsg_state_describe(const struct bsg_policy *p, const struct bsg_oom_record 
 
 /* What was refused on this device and not reported was absorbed; only_met: as far as the request was met since. */
 void bsg_state_settle(struct bsg_policy *p, struct bsg_when now, int device, bool only_met);
+
+/*
+ * An OOM of a boundary: may the step be tried whole once more? Then `out` says how long to wait for what before, and
+ * the user is told where that is not nothing. can_split: as for bsg_decide_oom().
+ */
+struct bsg_again {
+  int64_t wait_ms;
+  uint64_t free_bytes;
+};
+bool bsg_state_again(struct bsg_policy *p, const struct bsg_oom *oom, const struct bsg_oom_record *record,
+                     bool can_split, struct bsg_again *out);
+
+/* A step has ended: what is used on the device and not by this process. */
+void bsg_state_note_elsewhere(struct bsg_policy *p, const struct bsg_memory_fact *memory);
 
 /* Writes both reports and the event; 0 or the error. */
 int bsg_state_report(struct bsg_policy *p, struct bsg_when now, struct bsg_snapshot *oom, const char *why);

@@ -11,8 +11,8 @@ const char *bsg_outcome_name(int outcome) {
 }
 
 const char *bsg_verdict_name(int verdict) {
-  static const char *const names[] = {"keep", "shrink", "floor", "cannot"};
-  return verdict >= 0 && verdict <= BSG_CANNOT ? names[verdict] : "none";
+  static const char *const names[] = {"keep", "shrink", "floor", "cannot", "again"};
+  return verdict >= 0 && verdict <= BSG_AGAIN ? names[verdict] : "none";
 }
 
 static void add_site(struct bsg_report *report, uint32_t site) {

@@ -105,6 +105,8 @@ BSG_EXPORT int bsg_terminal(const struct bsg_oom *oom, struct bsg_decision *out)
   if (!is_device(mine.device) || !is_phase(mine.phase) || mine.batch < 0)
     return -EINVAL;
   decision = undivided(mine.batch);
+  /* The policy answers what the caller can read. */
+  decision.size = out->size < sizeof decision ? offsetof(struct bsg_decision, wait_ms) : sizeof decision;
   if ((policy = bsg_root_lock())) {
     bsg_current_reported();
     result = bsg_policy_terminal(policy, bsg_clock_now(), &mine, bsg_current_where(), &decision);
@@ -155,6 +157,19 @@ BSG_EXPORT int bsg_retried(int device, const char *what) {
   if (!(policy = bsg_root_lock()))
     return OFF;
   result = bsg_policy_retried(policy, bsg_clock_now(), device, what);
+  bsg_root_unlock();
+  return result;
+}
+
+BSG_EXPORT int bsg_waited(int device, int64_t waited_ms) {
+  struct bsg_policy *policy;
+  int result;
+
+  if (!is_device(device) || waited_ms < 0)
+    return -EINVAL;
+  if (!(policy = bsg_root_lock()))
+    return OFF;
+  result = bsg_policy_waited(policy, bsg_clock_now(), device, waited_ms);
   bsg_root_unlock();
   return result;
 }

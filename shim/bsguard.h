@@ -59,7 +59,8 @@ enum bsg_verdict {
   BSG_KEEP = 0,   /* nothing changes: observe mode, or bsguard is off */
   BSG_SHRINK = 1, /* run in `chunks` pieces from now on */
   BSG_FLOOR = 2,  /* micro-batch is 1 already (or the batch is): cannot be saved by halving */
-  BSG_CANNOT = 3  /* the caller said BSG_REFUSED, or gave no batch */
+  BSG_CANNOT = 3, /* the caller said BSG_REFUSED, or gave no batch */
+  BSG_AGAIN = 4   /* try it as it was, once more: only for callers whose bsg_decision has `wait_ms`, see there */
 };
 
 /* A decision of the policy for one (device, boundary, signature). */
@@ -71,6 +72,8 @@ struct bsg_decision {
   int64_t micro_batch;        /* samples a chunk, at most: ceil(batch / chunks) */
   int64_t accumulation_steps; /* chunks to run: ceil(batch / micro_batch) */
   int64_t chunks;             /* k, the primary figure: an OOM doubles it, or raises it to what fits as far as known */
+  int64_t wait_ms;            /* BSG_AGAIN: first wait at most so long, until bsg_memory() has `wait_free_bytes` free */
+  uint64_t wait_free_bytes;   /* 0: there is nothing to wait for (memory lay in pieces, and was given back) */
 };
 
 /* An out-of-memory error that the framework gave up on (an exception, a status): a terminal OOM. */
@@ -161,6 +164,12 @@ BSG_EXPORT int bsg_unrescued(int device, int phase, const char *exception);
  * `what`.
  */
 BSG_EXPORT int bsg_retried(int device, const char *what);
+
+/*
+ * After BSG_AGAIN with a `wait_ms`: the wait is over, after `waited_ms`. Logs what became of it, and says it in one
+ * line.
+ */
+BSG_EXPORT int bsg_waited(int device, int64_t waited_ms);
 
 /* bsguard will not split this boundary, and why: one event, and one line on stderr for each (boundary, why). */
 BSG_EXPORT int bsg_refused(const char *boundary, const char *why);

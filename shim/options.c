@@ -14,8 +14,9 @@
 #include "shim/log.h"
 
 #define MAX_TEXT 4096
+#define MOST_SECONDS 600
 
-enum type { CHOICE, PATH, SIZE };
+enum type { CHOICE, PATH, SIZE, SECONDS };
 
 struct option {
   const char *variable;
@@ -76,6 +77,18 @@ static int parse_size(const char *text, int64_t *number) {
   return -EINVAL;
 }
 
+static int parse_seconds(const char *text, int64_t *number) {
+  int64_t value = 0;
+
+  if (!*text)
+    return -EINVAL;
+  for (; *text >= '0' && *text <= '9'; text++)
+    if ((value = 10 * value + *text - '0') > MOST_SECONDS)
+      return -ERANGE;
+  *number = value;
+  return *text ? -EINVAL : 0;
+}
+
 static int parse(const struct option *option, const char *text, struct value *out) {
   int result = 0;
 
@@ -86,9 +99,11 @@ static int parse(const struct option *option, const char *text, struct value *ou
     result = parse_choice(option->allowed, text, &out->number);
   else if (option->type == SIZE)
     result = parse_size(text, &out->number);
+  else if (option->type == SECONDS)
+    result = parse_seconds(text, &out->number);
   if (result != 0)
     return result;
-  if (option->type == SIZE)
+  if (option->type == SIZE || option->type == SECONDS)
     snprintf(out->text, sizeof out->text, "%lld", (long long)out->number);
   else
     strcpy(out->text, text);

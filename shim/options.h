@@ -20,10 +20,10 @@ enum { BSG_LOG_QUIET, BSG_LOG_NORMAL, BSG_LOG_DEBUG };
 /* Reads the environment, once; later calls do nothing. Called by all below. */
 void bsg_options_load(void);
 
-/* CHOICE: index of the word; SIZE: bytes. */
+/* CHOICE: index of the word; SIZE: bytes; SECONDS: as it says. */
 int64_t bsg_options_number(enum bsg_option_id id);
 
-/* As bsg_option() of bsguard.h gives it: the word, the path, or the bytes in digits. */
+/* As bsg_option() of bsguard.h gives it: the word, the path, or the bytes or seconds in digits. */
 const char *bsg_options_text(enum bsg_option_id id);
 const char *bsg_options_find(const char *variable);
 

@@ -202,6 +202,7 @@ static struct bsg_policy *create(void) {
       .command = state.command,
       .store = state.store,
       .arguments = state.arguments,
+      .wait_ms = bsg_options_number(BSG_OPTION_WAIT) * 1000,
       .evidence = {.memory = evidence_memory,
                    .holders = evidence_holders,
                    .site = evidence_site,

@@ -9,7 +9,8 @@ switched off, so that each is one driver call) fails, once and again:
     again      eight fail: the first retry dies too
     third      twelve
 
-Faults come out of the blue, with memory that would have sufficed, so they run with BSGUARD_ARM=always. verdict.py says
+Faults come out of the blue, with memory that would have sufficed, so they run with BSGUARD_ARM=always, and with
+BSGUARD_WAIT=0: they look like fragmentation, and are to be split rather than tried whole once more. verdict.py says
 what is right. --observe: each point with BSGUARD=observe against the same without the preload.
 """
 
@@ -63,7 +64,7 @@ class Point:
         if self.kind == "capacity":
             return {"SIMGPU_MEMORY": self.value}
         faults = f"{self.value}:{FAULTS[self.kind]}"
-        return {"SIMGPU_MEMORY": AMPLE, "SIMGPU_FAIL_AT": faults, "BSGUARD_ARM": "always"}
+        return {"SIMGPU_MEMORY": AMPLE, "SIMGPU_FAIL_AT": faults, "BSGUARD_ARM": "always", "BSGUARD_WAIT": 0}
 
     @property
     def by_hand(self) -> str:

@@ -15,6 +15,7 @@ static void begin(const char *name, enum bsg_mode mode, int rank, bool adapter) 
   fixture_open(mode);
   snprintf(fixture.parent, sizeof(fixture.parent), "%s/%s", target, name);
   fixture.config.rank = rank;
+  fixture.config.wait_ms = strcmp(name, "waited") == 0 ? 3000 : 0; /* the only one that is tried whole once more */
   fixture_reopen();
   if (adapter)
     bsg_policy_attach(fixture.policy, now(), "paddle 3.3.1", NULL);
@@ -129,6 +130,15 @@ static void retried(void) {
   finish();
 }
 
+static void waited(void) {
+  begin("waited", BSG_MODE_GUARD, -1, true);
+  refuse(64 * MIB, 7);
+  if (terminal(32, BSG_PHASE_FORWARD, BSG_EXACT).verdict == BSG_AGAIN)
+    bsg_policy_waited(fixture.policy, now(), 0, 1250);
+  end_step();
+  finish();
+}
+
 static void evaluation(void) {
   begin("evaluation", BSG_MODE_GUARD, -1, true);
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
@@ -190,6 +200,7 @@ int main(int argc, char **argv) {
   rescued();
   unrescued();
   retried();
+  waited();
   evaluation();
   inferred();
   requests();

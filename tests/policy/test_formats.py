@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "formats"
-SCENARIOS = ("quiet", "rescued", "unrescued", "retried", "evaluation", "inferred", "requests", "observed", "rank")
+SCENARIOS = ("quiet", "rescued", "unrescued", "retried", "waited", "evaluation", "inferred", "requests", "observed", "rank")
 
 # The fields of each event after schema, seq, type, time and mono_ns, in the order that is documented.
 EVENT_FIELDS = {
@@ -26,6 +26,7 @@ EVENT_FIELDS = {
     "disarmed": "boundary signature why for_good",
     "refused": "boundary why",
     "retried": "device step phase what",
+    "waited": "device step phase others_bytes waited_ms free_bytes met",
     "unhooked": "name version",
     "report": "path why",
     "stop": "ooms absorbed rescued_steps peak_bytes",

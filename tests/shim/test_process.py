@@ -72,6 +72,9 @@ def test_memory_limit_above_the_card(program) -> None:
         ("BSGUARD", "yes", "0|observe|1", "1"),
         ("BSGUARD_LOG", "loud", "quiet|normal|debug", "normal"),
         ("BSGUARD_ARM", "ALWAYS", "auto|always|never", "auto"),
+        ("BSGUARD_WAIT", "601", "an integer from 0 to 600", "3"),
+        ("BSGUARD_WAIT", "1.5", "an integer from 0 to 600", "3"),
+        ("BSGUARD_WAIT", "99999999999999999999", "an integer from 0 to 600", "3"),
         ("BSGUARD_MEMORY_LIMIT", "8 gigs", "KiB, MiB or GiB", "0"),
         ("BSGUARD_MEMORY_LIMIT", "-1", "KiB, MiB or GiB", "0"),
         ("BSGUARD_MEMORY_LIMIT", "99999999999GiB", "KiB, MiB or GiB", "0"),
@@ -97,6 +100,7 @@ def test_wrong_option(program, name: str, value: str, allowed: str, used: str) -
         ("BSGUARD_DIR", None, "./bsguard"),
         ("BSGUARD_MEMORY_LIMIT", "2KB", "2000"),
         ("BSGUARD_MEMORY_LIMIT", "3GiB", str(3 << 30)),
+        ("BSGUARD_WAIT", "007", "7"),
         ("BSGUARD_UNKNOWN", "1", "(null)"),
     ],
 )

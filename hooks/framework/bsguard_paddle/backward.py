@@ -10,7 +10,7 @@ from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
 from .oom import attempt
-from .rescue import shrink
+from .rescue import shrink, went_through
 from .runtime import inside, note_phase, runtime, thread
 
 
@@ -175,6 +175,7 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
                 _cannot_recompute(call, str(error))
             gradients.touched(call.parameters)
             if failure is None:
+                went_through(call)
                 return joints
             call.spoiled = saved.restore()
         saved = joints = None

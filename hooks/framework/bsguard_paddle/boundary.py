@@ -4,7 +4,7 @@ from . import arming, chunks, collectives, evaluation, gradients, loss, named, n
 from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
-from .rescue import give_up, shrink
+from .rescue import give_up, shrink, went_through
 from .runtime import note_phase, original_call, reclaim, runtime, thread
 from .site import site_of
 from .state import Mode
@@ -174,6 +174,7 @@ def _forward(call, failure):
             else:
                 result, missed = attempt(lambda: _forward_whole(call))
             if missed is None:
+                went_through(call)
                 return result
         except Exception as error:
             if call.pieces == 1:

@@ -57,6 +57,7 @@ class Call:
         self.mode = mode
         self.device = device
         self.pieces = 1
+        self.again = None  # what is being tried once more as it was, in words
         self.micro_batch = inputs.batch
         self.proof = None
         self.sequence = 0  # of the decision that it runs by

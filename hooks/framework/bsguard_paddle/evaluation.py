@@ -7,7 +7,7 @@ from . import chunks, native
 from .call import Call
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
-from .rescue import shrink
+from .rescue import shrink, went_through
 from .runtime import original_call, runtime
 from .state import Mode
 
@@ -50,5 +50,6 @@ def _evaluate(site, device, args, kwargs):
             site.cannot_split(inputs, one.mode, str(error))
             return original_call(site.layer(), args, kwargs)
         if failure is None:
+            went_through(one)
             return result[0]
         one.rewind()

@@ -13,7 +13,7 @@ MODE_OFF, MODE_OBSERVE, MODE_GUARD = 0, 1, 2
 INIT, FORWARD, LOSS, BACKWARD, OPTIMIZER, EVALUATION, DATA, SAVE, OTHER = range(9)
 EXACT, EQUIVALENT, APPROXIMATE, REFUSED = range(4)
 EXACTNESS_NAMES = ("exact", "equivalent", "approximate", "refused")
-KEEP, SHRINK, FLOOR, CANNOT = range(4)
+KEEP, SHRINK, FLOOR, CANNOT, AGAIN = range(5)
 
 
 class Decision(ctypes.Structure):
@@ -27,6 +27,8 @@ class Decision(ctypes.Structure):
         ("micro_batch", ctypes.c_int64),
         ("accumulation_steps", ctypes.c_int64),
         ("chunks", ctypes.c_int64),
+        ("wait_ms", ctypes.c_int64),
+        ("wait_free_bytes", ctypes.c_uint64),
     ]
 
 
@@ -109,6 +111,7 @@ class Library:
         ]
         handle.bsg_unrescued.argtypes = [c.c_int, c.c_int, c.c_char_p]
         handle.bsg_retried.argtypes = [c.c_int, c.c_char_p]
+        handle.bsg_waited.argtypes = [c.c_int, c.c_int64]
         handle.bsg_refused.argtypes = [c.c_char_p, c.c_char_p]
         handle.bsg_disarmed.argtypes = [c.c_char_p, c.c_char_p, c.c_char_p, c.c_int]
         handle.bsg_step.argtypes, handle.bsg_step.restype = [c.c_int, c.c_uint64], c.c_int64
@@ -180,6 +183,10 @@ class Library:
     def retried(self, device, what):
         """The OOM reported last was met: caches were given back, and `what` went through at the next try."""
         self._handle.bsg_retried(device, _text(what))
+
+    def waited(self, device, milliseconds):
+        """The wait that a decision AGAIN asked for is over."""
+        self._handle.bsg_waited(device, milliseconds)
 
     def refused(self, name, why):
         """This boundary will not be split, and why."""

@@ -7,7 +7,7 @@ and through the inner graphs with the gradients that arrive at their leaves as s
 from . import chunks, native
 from .call import one_backward, pending
 from .oom import attempt
-from .rescue import shrink
+from .rescue import shrink, went_through
 from .runtime import inside, runtime, thread
 from .site import site_of
 
@@ -96,6 +96,7 @@ def _retried(call, seeds, make_sink):
         sink = make_sink()
         joints, failure = attempt(lambda s=sink: chunks.backward(call, seeds, s))
         if failure is None:
+            went_through(call)
             return sink, joints
         shrink(call, native.BACKWARD, failure)
 

@@ -1,19 +1,30 @@
 """From an OOM to the next attempt: reclaim, prove, ask the policy, and take up what it says - or give the user's own
 exception back, with a report."""
 
+import time
+
 from . import arming, evidence, native
 from .runtime import allocated, reclaim, runtime
 
+_POLL = 0.05  # seconds between two looks at what is free
+_AGAIN = {  # what is tried once more
+    native.FORWARD: "the forward",
+    native.LOSS: "the backward",
+    native.BACKWARD: "the backward",
+    native.EVALUATION: "the evaluation",
+}
+
 
 def shrink(call, phase, failure):
-    """After an OOM in `phase` of a call whose failed attempt holds nothing any more: the call gets more pieces.
+    """After an OOM in `phase` of a call whose failed attempt holds nothing any more: the call gets more pieces, or the
+    same once more where the policy says that what was missing may have come back.
 
     Raises the user's exception where that cannot be done. Adds to nothing but the call.
     """
     library, site, inputs = runtime.library, call.site, call.inputs
     arming.note_oom(site, inputs)
     reclaim()
-    held = _held(call.device)
+    held, proof = _held(call.device), call.proof
     why = call.changed_since()
     next_micro_batch = -(-inputs.batch // min(inputs.batch, 2 * call.pieces)) if inputs.batch else 0
     if why is None and inputs.batch < 2:
@@ -37,6 +48,15 @@ def shrink(call, phase, failure):
         call.proof.smallest if why is None else 1,
         held,
     )
+    if decision.verdict == native.AGAIN:
+        if why is not None:
+            call.proof = proof
+        call.again = _AGAIN[phase]
+        failure.error.__traceback__ = None
+        if decision.wait_ms:
+            _wait(call.device, decision)
+        return
+    call.again = None
     if why is not None and inputs.batch >= 2:
         library.refused(site.name, why)
     if decision.verdict != native.SHRINK:
@@ -46,6 +66,25 @@ def shrink(call, phase, failure):
     call.sequence = decision.sequence
     call.say(exactness, reasons, phase)
     failure.error.__traceback__ = None
+
+
+def went_through(call):
+    """An attempt has succeeded: said, where it was one that was tried once more as it was."""
+    if call.again is not None:
+        what, call.again = call.again, None
+        runtime.library.retried(call.device, what)
+
+
+def _wait(device, decision):
+    """Until other processes have freed what the decision names, or its time is over."""
+    started = time.monotonic()
+    until = started + decision.wait_ms / 1000
+    while time.monotonic() < until:
+        memory = runtime.library.memory(device)
+        if memory is None or memory.free_bytes >= decision.wait_free_bytes:
+            break
+        time.sleep(_POLL)
+    runtime.library.waited(device, int((time.monotonic() - started) * 1000))
 
 
 def _held(device):

@@ -26,7 +26,7 @@ def check_drift(jobs, cases):
 
 
 def test_ranks_do_not_drift_apart(run_ranks):
-    jobs = run_ranks(JOBS / "drift.py", 8, 4, env={"BSGUARD_ARM": "always"}, timeout=300)
+    jobs = run_ranks(JOBS / "drift.py", 8, 4, env={"BSGUARD_ARM": "always", "BSGUARD_WAIT": "0"}, timeout=300)
     hit = check_drift(jobs, 4)
     assert sum(hit.values()), hit
     assert any("now runs" in line for job in jobs for line in job.lines_of_bsguard), jobs
@@ -36,7 +36,10 @@ def test_ranks_do_not_drift_apart(run_ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_do_not_drift_apart_in_200_cases(run_ranks, ranks):
     hit = check_drift(
-        run_ranks(JOBS / "drift.py", 0, 200, ranks=ranks, env={"BSGUARD_ARM": "always"}, timeout=3600), 200
+        run_ranks(
+            JOBS / "drift.py", 0, 200, ranks=ranks, env={"BSGUARD_ARM": "always", "BSGUARD_WAIT": "0"}, timeout=3600
+        ),
+        200,
     )
     assert hit["forward"] and hit["loss"] and hit["backward"], hit
 
@@ -45,7 +48,9 @@ def test_ranks_do_not_drift_apart_in_200_cases(run_ranks, ranks):
 def test_ranks_that_are_armed_and_others_meet(run_ranks):
     """One rank hands its gradients over after the backward in every step, the other only where it has to."""
     arms = {0: {"BSGUARD_ARM": "always"}, 1: {"BSGUARD_ARM": "never"}}
-    assert check_drift(run_ranks(JOBS / "drift.py", 500, 20, rank_env=arms, timeout=1200), 20)["forward"]
+    assert check_drift(
+        run_ranks(JOBS / "drift.py", 500, 20, env={"BSGUARD_WAIT": "0"}, rank_env=arms, timeout=1200), 20
+    )["forward"]
 
 
 ALIKE = {

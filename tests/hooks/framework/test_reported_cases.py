@@ -251,6 +251,12 @@ def test_paddleseg_1568_an_evaluation_grew_the_pool(run_job):
     no_cache = {"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"}  # each request reaches the driver
     job = run_job(POOL, "fragmented", memory="64MiB", env=no_cache)
     assert job.returncode == 0, job
+    # Whole once more before it is split, unless the user wants neither that nor any waiting.
+    assert [event["reason"] for event in job.events_of("decision")] == ["start"] and job.events_of("retried"), job
+    assert any("fragmented" in line for line in job.lines_of_bsguard), job
+    assert abs(job.result - plain.result) <= 1e-10 * abs(plain.result)
+    job = run_job(POOL, "fragmented", memory="64MiB", env=dict(no_cache, BSGUARD_WAIT="0"))
+    assert job.returncode == 0, job
     assert [event["reason"] for event in job.events_of("decision")] == ["start", "fragmentation"], job
     assert any("fragmented" in line for line in job.lines_of_bsguard), job
     assert abs(job.result - plain.result) <= 1e-10 * abs(plain.result)
