@@ -14,7 +14,7 @@ static void memory_is(uint64_t live, uint64_t free_bytes) {
 }
 
 static void start(int64_t wait_ms) {
-  fixture_start(BSG_MODE_GUARD);
+  fixture_open(BSG_MODE_GUARD);
   fixture.config.wait_ms = wait_ms;
   fixture.no_others = true;
   memory_is(20 * MIB, 70 * MIB);
@@ -122,7 +122,7 @@ TEST(nothing_is_tried_again_where_it_cannot_be_or_must_not_be) {
   bsg_policy_terminal(fixture.policy, now(), &oom, (struct bsg_where){1, BSG_PHASE_FORWARD}, &old);
   CHECK_INT(old.verdict, BSG_SHRINK);
 
-  fixture_start(BSG_MODE_OBSERVE);
+  fixture_open(BSG_MODE_OBSERVE);
   fixture.config.wait_ms = 3000;
   fixture_reopen();
   use_device(0);
