@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.sweep import AMPLE, NO_CACHE
 from benchmarks.verdict import raised
 from benchmarks.warm import Warm
-from support.environ import BUILD, REPO, VENV
+from support.environ import BUILD, REPO
 
 JOB = REPO / "tests" / "hooks" / "framework" / "jobs" / "optimizers.py"
 WATCHDOG = 600  # seconds; an optimizer takes about ten
@@ -67,14 +67,15 @@ def results(names: list[str], ways: tuple, folder: Path, python: Path, build: Pa
                         break
 
 
-def run(names: list[str], as_json: bool) -> int:
-    """Prints the table, or one line of JSON a row; returns the exit status: 1 where one is different."""
+def run(names: list[str], as_json: bool, venv: Path) -> int:
+    """Prints the table, or one line of JSON a row, with the Paddle of this environment; returns the exit status: 1 where
+    one is different."""
     wrong = 0
     if not as_json:
         print("%-10s %-8s %11s %7s %7s %10s" % ("optimizer", "options", "allocations", "equal", "raised", "different"))
     with tempfile.TemporaryDirectory(prefix="bsguard-bench-") as folder:
         try:
-            for row in results(names, WAYS, Path(folder), VENV / "bin" / "python", BUILD):
+            for row in results(names, WAYS, Path(folder), venv / "bin" / "python", BUILD):
                 wrong += bool(row.get("wrong"))
                 if as_json:
                     print(json.dumps(row), flush=True)

@@ -27,8 +27,9 @@ from support.environ import BUILD, VENV
 
 JOB = Path(__file__).resolve().parent / "soak_job.py"
 WATCHDOG = 120  # seconds; a case takes one or two
+SHARE = (0.5, 1.0)  # of what a job takes beyond what it holds: how much of it is there
 SKIPPED = "skipped"  # the job does not run on the simulated GPU at all
-_STATS = re.compile(r"(\d+) allocation calls, .* peak (\d+) of")
+_STATS = re.compile(r"(\d+) allocation calls, .* peak (\d+) of \d+ bytes, (\d+) bytes in")
 
 
 @dataclass
@@ -41,12 +42,17 @@ class Case:
     found: verdict.Verdict
 
 
-def disturbance(choice: random.Random, calls: int, peak: int) -> dict[str, Any]:
-    """Memory and faults for a job that makes so many allocation calls and peaks at so many bytes."""
+def disturbance(choice: random.Random, calls: int, peak: int, held: int) -> dict[str, Any]:
+    """Memory and faults for a job that makes so many allocation calls, peaks at so many bytes and holds so many of them
+    at its end.
+
+    What is held (weights, gradients, moments) no chunk makes less: below it every case dies, and teaches nothing. Most of
+    the way from there to the peak a job can be saved.
+    """
     kind = choice.choice(("memory", "faults", "both"))
     environment: dict[str, Any] = {"SIMGPU_MEMORY": AMPLE, "BSGUARD_ARM": choice.choice(("auto", "always", "always"))}
     if kind != "faults":
-        environment["SIMGPU_MEMORY"] = max(512, int(peak * choice.uniform(0.4, 1.0)))
+        environment["SIMGPU_MEMORY"] = max(512, int(held + (peak - held) * choice.uniform(*SHARE)))
     if kind != "memory":
         faults = [(choice.randint(1, calls), choice.choice((1, 3, 4, 4, 5, 8))) for _ in range(choice.randint(1, 4))]
         environment["SIMGPU_FAIL_AT"] = ",".join(f"{first}:{count}" for first, count in sorted(faults))
@@ -82,7 +88,11 @@ class Soak:
         if plain.code or not measured:
             found = verdict.Verdict(SKIPPED, why=f"undisturbed: status {plain.code}, {verdict.raised(plain.err, True)}")
             return Case(seed, started, cache, found)
-        environment = disturbance(choice, int(measured.group(1)), int(measured.group(2)))
+        calls, peak, held = map(int, measured.groups())
+        if cache:  # at its end the job still has what its cache keeps
+            bare = _STATS.search(self._warm[False, False].run(folder / "bare", JOB, [seed, OUT], started, WATCHDOG).err)
+            held = int(bare.group(3)) if bare else 0
+        environment = disturbance(choice, calls, peak, held)
         ended = self._warm[True, cache].run(folder / "guarded", JOB, [seed, OUT], environment, WATCHDOG)
         found = verdict.judge(ended, ended.folder / OUT, verdict.arrays(plain.folder / OUT), None)
         if not found.fault:
