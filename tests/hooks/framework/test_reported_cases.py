@@ -285,3 +285,45 @@ def test_paddlex_2220_slow_growth(run_job):
     assert report["verdict"]["cause"] in ("leak", "growing_cache"), report["verdict"]
     assert "history" in report["verdict"]["culprit"], report["verdict"]
     assert report["growth"]["trend"] in ("leak", "cache"), report["growth"]
+
+
+SAVING = """
+    import ctypes, json, sys, paddle, paddle.nn as nn
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    io = sys.modules["paddle.framework.io"]
+    build = io._build_saved_state_dict
+
+    def gathering(*arguments):  # as of a checkpoint whose parts are put together on the device first
+        paddle.concat([parameter.flatten() for parameter in network.parameters()])
+        return build(*arguments)
+
+    io._build_saved_state_dict = gathering
+    paddle.set_device("gpu")
+    paddle.seed(1)
+    network = nn.Linear(64, 64)
+    optimizer = paddle.optimizer.Adam(0.1, parameters=network.parameters())
+    for step in range(4):
+        network(paddle.ones([8, 64])).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        if step == 1:
+            paddle.device.cuda.empty_cache()
+            driver.simgpu_fail_at(1, 4)
+            paddle.save(network.state_dict(), "step.pdparams")
+            saved, now = paddle.load("step.pdparams"), network.state_dict()
+            same = all(bool((paddle.to_tensor(saved[name]) == now[name]).all()) for name in now)
+    print(json.dumps([same, float(network.weight.sum())]))
+"""
+
+
+def test_paddlenlp_5267_while_saving(run_job):
+    """What ran out of memory in a save is tried again after the caches were given back: the checkpoint is whole."""
+    env = {"FLAGS_free_idle_chunk": "1"}  # each request reaches the driver
+    died = run_job(SAVING, preload=False, env=env)
+    assert died.returncode == 1 and "MemoryError" in died.stderr, died
+    job = run_job(SAVING, env=env)
+    assert job.returncode == 0 and job.result[0] is True, job
+    assert [(event["phase"], event["what"]) for event in job.events_of("retried")] == [("save", "paddle.save")], job
+    assert [event["reason"] for event in job.events_of("decision")] == ["start"], job
