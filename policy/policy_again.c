@@ -108,8 +108,11 @@ bool bsg_state_again(struct bsg_policy *p, const struct bsg_oom *oom, const stru
   if (p->config.wait_ms <= 0 || !oom->boundary || oom->batch <= 0 ||
       (device->again && step < device->again_step + STEPS_BETWEEN))
     return false;
-  /* A forward is run again as it was. All else is run by the proof of how to cut it, were it in one piece. */
-  if (!can_split && oom->phase != BSG_PHASE_FORWARD)
+  /* What must not be cut must not be run twice either: its forward may count or remember. */
+  if (!can_split)
+    return false;
+  /* A forward that nobody was prepared for may have moved BatchNorm's statistics before it failed. */
+  if (oom->phase == BSG_PHASE_FORWARD && oom->exactness == BSG_APPROXIMATE)
     return false;
   if (!bsg_state_fragmented(record) && !others_are_in_the_way(p, record, out))
     return false;

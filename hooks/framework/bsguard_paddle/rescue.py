@@ -24,7 +24,7 @@ def shrink(call, phase, failure):
     library, site, inputs = runtime.library, call.site, call.inputs
     arming.note_oom(site, inputs)
     reclaim()
-    held, proof = _held(call.device), call.proof
+    held = _held(call.device)
     why = call.changed_since()
     next_micro_batch = -(-inputs.batch // min(inputs.batch, 2 * call.pieces)) if inputs.batch else 0
     if why is None and inputs.batch < 2:
@@ -49,8 +49,6 @@ def shrink(call, phase, failure):
         held,
     )
     if decision.verdict == native.AGAIN:
-        if why is not None:
-            call.proof = proof
         call.again = _AGAIN[phase]
         failure.error.__traceback__ = None
         if decision.wait_ms:
