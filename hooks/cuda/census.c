@@ -9,6 +9,7 @@
 #include "hooks/cuda/record.h"
 
 #define SLOTS 1024 /* of sites and phases together: sites are taken at high-water marks, about a hundred a device */
+#define REST BSG_PHASES /* behind them, for what found no slot: one a phase, of no site */
 #define ADDRESS_BITS 60
 
 struct slot {
@@ -21,7 +22,7 @@ static struct census {
   uint64_t since;
   uint64_t from, to;
   uint64_t cell_bytes[BSG_MAP_CELLS];
-  struct slot slots[SLOTS];
+  struct slot slots[SLOTS + REST];
 } state;
 
 static void add(struct bsg_group_fact *group, const struct bsg_allocation *allocation) {
@@ -45,7 +46,8 @@ static struct slot *slot_of(uint32_t site, int phase) {
     if (slot->all.site == site && slot->all.phase == phase)
       return slot;
   }
-  return &state.slots[phase];
+  /* Never another's slot: what is said of a site must be its own. */
+  return &state.slots[SLOTS + phase];
 }
 
 static bool has_address(const struct bsg_allocation *allocation) {
@@ -120,8 +122,12 @@ int bsg_record_census(int device, int64_t since, struct bsg_census_fact *out) {
     return -ENODEV;
   memset(&state, 0, sizeof state);
   state.since = since < 0 ? 0 : (uint64_t)since;
+  for (int phase = 0; phase < REST; phase++) {
+    struct bsg_group_fact none = {.site = BSG_NO_SITE, .phase = phase};
+    state.slots[SLOTS + phase] = (struct slot){.used = true, .all = none, .since = none};
+  }
   bsg_ledger_each(device, count_one, out);
-  for (int i = 0; i < SLOTS; i++) {
+  for (int i = 0; i < SLOTS + REST; i++) {
     keep_largest(&state.slots[i].all, out->groups, &out->group_count, BSG_MAX_GROUPS);
     keep_largest(&state.slots[i].since, out->since, &out->since_count, BSG_MAX_SINCE);
   }

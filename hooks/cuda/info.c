@@ -13,7 +13,7 @@ BSG_EXPORT CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_b
   if (!bsg_record_enter())
     return real(free_bytes, total_bytes);
   result = real(free_bytes, total_bytes);
-  if (result == CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS && free_bytes && total_bytes) {
     uint64_t bytes_free = *free_bytes, bytes_total = *total_bytes;
     bsg_record_limit_info(bsg_driver_device(), &bytes_free, &bytes_total);
     *free_bytes = (unsigned int)bytes_free;
@@ -31,7 +31,7 @@ BSG_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
   if (!bsg_record_enter())
     return real(free_bytes, total_bytes);
   result = real(free_bytes, total_bytes);
-  if (result == CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS && free_bytes && total_bytes) {
     uint64_t bytes_free = *free_bytes, bytes_total = *total_bytes;
     bsg_record_limit_info(bsg_driver_device(), &bytes_free, &bytes_total);
     *free_bytes = bytes_free;

@@ -1,6 +1,7 @@
 /*
  * record.c - see record.h. Ties ledger, marks, sites and driver together and tells the host. Depends on nothing of the
- * shim but the host's functions. Never holds a lock of its own while it tells the host.
+ * shim but the host's functions. Never holds a lock of its own while it tells the host, but for one: that of a device's
+ * first use, so that nothing is told of a device before who it is. The host may ask back, but never allocate.
  */
 #include "hooks/cuda/record.h"
 
