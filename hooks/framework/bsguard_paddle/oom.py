@@ -6,6 +6,7 @@ failure keeps the exception but clears the frames.
 """
 
 import re
+import sys
 import traceback
 
 from . import evidence
@@ -60,8 +61,12 @@ class Failure:
         self.line = ((told or lines or [type(error).__name__])[0])[:300]
         # The lines of the traceback stay for the user's screen; what its frames held goes.
         traceback.clear_frames(error.__traceback__)
+        running = {id(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            frame.f_locals  # noqa: B018 - what locals() gave stays with its frame until it is asked again, now of nothing
+            # What locals() gave stays with its frame until it is asked again, now of nothing. Of a frame that still runs
+            # that would keep its locals, the error among them.
+            if id(frame) not in running:
+                frame.f_locals  # noqa: B018
         error.__context__ = None
 
     def forget(self):
