@@ -1,5 +1,6 @@
 """Once more, outside of the layers that are split: what is held only for a backward is dropped, one graph at a time, then
-the framework's caches are given back, once; then the user gets his exception, with a report.
+the framework's caches are given back, once, then a neighbour on the device gets a little time to do the same, as many
+times as runtime says; then the user gets his exception, with a report.
 
 The caller answers for it that a second try does nothing twice.
 """
@@ -7,7 +8,7 @@ The caller answers for it that a second try does nothing twice.
 from . import loss, native
 from .call import one_backward
 from .oom import Failure, is_oom
-from .runtime import reclaim, runtime, thread
+from .runtime import MOST_WAITS, reclaim, runtime, thread, wait_for_memory
 
 
 def again(failure, function, what, phase=native.LOSS, drops=True):
@@ -16,21 +17,27 @@ def again(failure, function, what, phase=native.LOSS, drops=True):
     drops: may graphs be dropped for it, so that their backward runs in chunks? Call it outside of any `except` block: what
     is being handled there pins its traceback.
     """
-    reclaimed = False
+    reclaimed, waits = False, 0
     while True:
+        waiting = False
         # Another thread's backward may be running through the newest of them; what it frees serves as well.
         with one_backward, _ours():
             if drops and loss.holds_graphs():
                 loss.drop_one(failure, native.LOSS)
             else:
                 _met(failure, phase)
-                if reclaimed:
+                if waits == MOST_WAITS:
                     _give_up(failure, phase)
-                reclaim()
+                waiting = reclaimed
+                if not reclaimed:
+                    reclaim()
                 reclaimed = True
                 # Nobody will see it, and its frames, which name this failure, would be garbage that only a collection
                 # frees: in a forked worker perhaps, where a reader's destructor waits for threads that are not there.
                 failure.error.__traceback__ = None
+        if waiting:
+            wait_for_memory(waits)
+            waits += 1
         try:
             result = function()
         except Exception as error:

@@ -15,12 +15,11 @@ import weakref
 
 from . import gradients, native
 from .oom import attempt
-from .runtime import inside, reclaim, runtime, thread
+from .runtime import MOST_WAITS, inside, reclaim, runtime, thread, wait_for_memory
 from .state import without_autocast
 
 _parallels = {}  # id of a DataParallel of many ranks -> _Parallel
 _made = 0
-_ATTEMPTS = 3  # at making room: a neighbour may be taking memory and giving it back
 _operator = None
 
 
@@ -75,13 +74,16 @@ class _Parallel:
         """The reducer cannot go on after an OOM, so there must be room for all that it takes before it begins: its
         buckets, zeros in the place of the gradients that this rank has not, and what the others give it for them."""
         wanted = self._buckets + 2 * [(p.size, p.dtype) for p in unused if gradients.grad_of(p) is None]
-        for left in reversed(range(_ATTEMPTS)):
+        for count in range(2 + MOST_WAITS):
             failure = attempt(lambda: [runtime.paddle.empty([size], dtype) for size, dtype in wanted].clear())[1]
             if failure is None:
                 return
-            if left:
+            if count <= MOST_WAITS:
                 failure.forget()
-                reclaim()
+                if count == 0:
+                    reclaim()
+                else:
+                    wait_for_memory(count - 1)
         why = "the buckets in which gradients are exchanged with the other ranks do not fit"
         runtime.library.terminal(
             runtime.device, None, None, 0, native.BACKWARD, native.REFUSED, why, failure.bytes, failure.line

@@ -9,10 +9,10 @@ may have come before or after it was written, as may one in a fused update of ma
 
 from .gradients import grad_of
 from .oom import Failure, is_oom
-from .runtime import reclaim, runtime
+from .runtime import MOST_WAITS, reclaim, runtime, wait_for_memory
 from .steps import parameters_of
 
-_MOST_ATTEMPTS = 3
+_MOST_ATTEMPTS = 2 + MOST_WAITS
 
 _applying = {}  # id of an optimizer whose step runs -> [True once its update loop has begun]
 _updated = {}  # id of an optimizer whose update loop runs -> names of the parameters that it has updated
@@ -46,6 +46,13 @@ def _version(gradient):
     return gradient.inplace_version, str(gradient.place), gradient.data_ptr() if dense else None
 
 
+def _make_room(attempt):
+    if attempt == 1:
+        reclaim()
+    else:
+        wait_for_memory(attempt - 2)
+
+
 def _retrying(original):
     def _apply_optimize(self, *args, **kwargs):
         if id(self) in _applying or not runtime.guarding or not runtime.paddle.in_dynamic_mode():
@@ -60,7 +67,7 @@ def _retrying(original):
                     if begun[0] or not is_oom(error) or attempt == _MOST_ATTEMPTS or _versions(self) != before:
                         raise
                     Failure(error)  # lets go of what the traceback holds
-                reclaim()
+                _make_room(attempt)
         finally:
             del _applying[id(self)]
         return None
@@ -85,7 +92,7 @@ def _resuming(original):
                     if uncertain or not is_oom(error) or attempt == _MOST_ATTEMPTS:
                         raise
                     Failure(error)  # lets go of what the traceback holds
-                reclaim()
+                _make_room(attempt)
         finally:
             del _updated[id(self)]
         return None

@@ -1,6 +1,7 @@
 """Data-parallel trainings by seed, each run without faults and again with the device's memory refused on some ranks at
-some steps: in the forward, the loss, the backward or the exchange of gradients. Knows nothing of
-bsguard.
+some steps: in the forward, the loss, the backward, the exchange of gradients, or the optimizer's step, there where a card
+is asked for memory: for the norms of clipping and for what is kept for each parameter. (Updates in place take nothing on
+a card; here their operators run on the host and the copy back takes some.) Knows nothing of bsguard.
 
     drift.py FIRST COUNT
 
@@ -58,6 +59,30 @@ class Branches(nn.Layer):
         return self.last(hidden)
 
 
+class Step:
+    """Refuses memory, where it is asked to, at one place of the optimizer's step."""
+
+    wanted = 0
+
+    @classmethod
+    def refusing(cls, function):
+        """function(), refused memory until as many refusals are used up as are wanted."""
+
+        def refused(*args, **kwargs):
+            before, count = cuda.simgpu_failures(), cls.wanted
+            if not count:
+                return function(*args, **kwargs)
+            empty_the_cache()
+            cuda.simgpu_fail_at(ctypes.c_uint64(1), ctypes.c_uint64(count))
+            try:
+                return function(*args, **kwargs)
+            finally:
+                cuda.simgpu_fail_at(ctypes.c_uint64(0), ctypes.c_uint64(0))
+                cls.wanted = max(0, count - (cuda.simgpu_failures() - before))
+
+        return refused
+
+
 def empty_the_cache():
     """So that what comes next must be had from the device. Paddle 2.6 lets go of its cache only when something fails."""
     if not paddle.__version__.startswith("2."):
@@ -95,6 +120,7 @@ class Training:
         self.optimizer = getattr(paddle.optimizer, kind)(
             0.05, parameters=self.model.parameters(), grad_clip=clip, **kinds[kind]
         )
+        self.optimizer._add_accumulator = Step.refusing(self.optimizer._add_accumulator)
         self.scaler = paddle.amp.GradScaler(init_loss_scaling=256.0) if choose.randint(3) == 0 else None
 
     def refuse(self, step, phase):
@@ -103,6 +129,9 @@ class Training:
         if count:
             empty_the_cache()
         self._before = cuda.simgpu_failures()
+        if phase == "optimizer":
+            Step.wanted = count
+            return
         if phase == "backward":
             # Not in what the loss itself takes, of which nothing can be done once more where no graph is held.
             Spot.wanted = first, count
@@ -111,7 +140,7 @@ class Training:
 
     def allow(self, phase):
         """The device gives what it has again."""
-        Spot.wanted = (0, 0)
+        Spot.wanted, Step.wanted = (0, 0), 0
         cuda.simgpu_fail_at(ctypes.c_uint64(0), ctypes.c_uint64(0))
         self.hit[phase] += cuda.simgpu_failures() - self._before
 
@@ -159,13 +188,14 @@ class Training:
 
 
 def plan_of(seed, rank, phases):
-    """Where this rank is refused memory; most ranks are, at up to three places."""
+    """Where this rank is refused memory; most ranks are, at up to five places."""
     random = np.random.RandomState([seed, 7])
     plans = []
     for _ in range(dist.get_world_size()):
         plan = {}
-        for _ in range(random.randint(0, 4)):
-            place = (int(random.randint(STEPS)), phases[random.randint(len(phases))])
+        for _ in range(random.randint(0, 6)):
+            step, phase = int(random.randint(STEPS)), phases[random.randint(len(phases))]
+            place = (0 if phase == "optimizer" else step, phase)  # what it keeps is made in its first step
             plan[place] = (int(random.randint(1, 3)), ATTEMPTS * int(random.randint(1, 3)))
         plans.append(plan)
     return plans[rank]
@@ -181,9 +211,9 @@ def main(first, count):
     paddle.set_device("gpu")
     paddle.set_default_dtype("float64")
     dist.init_parallel_env()
+    paddle.nn.clip._squared_l2_norm = Step.refusing(paddle.nn.clip._squared_l2_norm)
     # A rank that is not prepared for it can be rescued in its forward alone.
-    # The optimizer's step is resumed once, and where its refusals fall on two tries it ends: not asked of here.
-    phases = PHASES[:3] if os.environ.get("BSGUARD_ARM") == "always" else ("forward",)
+    phases = PHASES if os.environ.get("BSGUARD_ARM") == "always" else ("forward",)
     result = {"cases": 0, "unequal": [], "worst": 0.0, "hit": dict.fromkeys(PHASES, 0)}
     for seed in range(first, first + count):
         whole = Training(seed, {}).run(seed)
