@@ -1,17 +1,28 @@
 """`bench ranks`: what the preload costs a data-parallel job that never runs out of memory, as a ratio of step times: steps a
 second with the preload over those without. As `bench job`, but each of the two jobs has several ranks, on a simulated GPU
 each, which the same order sets off together.
+
+`bench ranks --drift N`: N trainings by seed, memory refused on some ranks at some steps: do the weights stay equal?
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks import job
+from support.environ import BUILD, REPO, VENV, job_environment
+
+DRIFT = REPO / "tests" / "hooks" / "framework" / "jobs" / "drift.py"
+ROUNDING = 1e-9  # of float64, through four steps
+WATCHDOG = 120, 30  # seconds: for the start, and for each case
 
 
 def free_endpoints(count: int) -> list[str]:
@@ -83,3 +94,58 @@ def run(models: list[str], rounds: int, steps: int, count: int, arm: str) -> int
         }
         print(json.dumps(result), flush=True)
     return 0
+
+
+def _start(rank: int, endpoints: list[str], common: dict[str, str], folder: Path, count: int) -> subprocess.Popen:
+    own = {"PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": endpoints[rank], "FLAGS_selected_gpus": str(rank)}
+    simgpu = [REPO / "scripts" / "simgpu", "--memory", "256MiB", "--devices", str(len(endpoints)), "--"]
+    command = [str(word) for word in [*simgpu, VENV / "bin" / "python", DRIFT, "0", str(count)]]
+    with (folder / f"out{rank}").open("w") as out, (folder / f"err{rank}").open("w") as err:
+        return subprocess.Popen(
+            command, cwd=folder, env={**common, **own}, stdout=out, stderr=err, start_new_session=True
+        )
+
+
+def drift(cases: int, count: int) -> int:
+    """Prints one line of JSON; returns the exit status: 1 where the ranks drifted apart, died or did not end."""
+    master, *endpoints = free_endpoints(count + 1)
+    row: dict[str, object] = {"bench": "ranks", "drift": cases, "ranks": count, "unequal": [], "worst": 0.0, "hit": {}}
+    processes: list[subprocess.Popen] = []
+    with tempfile.TemporaryDirectory(prefix="bsguard-bench-") as name:
+        folder = Path(name)
+        common = {
+            **job_environment(),
+            "LD_PRELOAD": str(BUILD / "libbsguard.so"),
+            "SIMGPU_BUILD": str(BUILD / "simgpu"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "BSGUARD_ARM": "always",
+            "OMP_NUM_THREADS": "1",
+            "PADDLE_DISTRI_BACKEND": "xccl",
+            "PADDLE_XCCL_BACKEND": "gpu",
+            "PADDLE_MASTER": master,
+            "PADDLE_TRAINERS_NUM": str(count),
+            "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        }
+        try:
+            for rank in range(count):
+                processes.append(_start(rank, endpoints, common, folder, cases))
+            for rank, process in enumerate(processes):
+                code = process.wait(WATCHDOG[0] + WATCHDOG[1] * cases)
+                lines = (folder / f"out{rank}").read_text().splitlines()
+                if code != 0 or not lines:
+                    said = (folder / f"err{rank}").read_text(errors="replace").strip().splitlines()
+                    row.setdefault("why", f"rank {rank} ended with {code}: {said[-1] if said else ''}")
+                    continue
+                told = json.loads(lines[-1])
+                row["unequal"] = sorted({*row["unequal"], *told["unequal"]})
+                row["worst"] = max(row["worst"], told["worst"])
+                row["hit"] = {phase: row["hit"].get(phase, 0) + times for phase, times in told["hit"].items()}
+        except subprocess.TimeoutExpired:
+            row["why"] = "the ranks did not end"
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+    print(json.dumps(row), flush=True)
+    return 1 if "why" in row or row["unequal"] or row["worst"] > ROUNDING else 0
