@@ -150,7 +150,9 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
     failure = None
     if call.inner is not None:
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
-        if failure is None:
+        # To make room for what is saved, this very graph may have been dropped: then the call has its chunks already.
+        dropped = call.inner is None
+        if failure is None and not dropped:
             joints, failure = attempt(lambda: _whole(call, seeds, retain_graph, rest))
             gradients.touched(call.parameters)
             if failure is None:
@@ -159,7 +161,8 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
             call.spoiled = saved.restore()
         saved = joints = None
         call.drop_graph()
-        shrink(call, native.BACKWARD, failure)
+        if not dropped:
+            shrink(call, native.BACKWARD, failure)
     why = call.changed_since()
     if why is not None:
         _cannot_recompute(call, why)
