@@ -13,6 +13,7 @@
 #pragma weak bsg_boundary
 #pragma weak bsg_terminal
 #pragma weak bsg_applied
+#pragma weak bsg_memory
 #pragma weak bsg_step
 
 enum { BATCH = 64, STEPS = 5, BYTES_PER_SAMPLE = 1 << 20 };
@@ -52,8 +53,11 @@ int main(void) {
       bsg_applied(now.sequence, 0, "loop", BSG_PHASE_FORWARD, BATCH, now.micro_batch, BSG_EXACT, NULL);
       done = 0; /* the step again from its start, in smaller pieces */
     }
-    if (bsg_step)
-      bsg_step(0, 0); /* the optimizer has stepped */
+    if (bsg_step) { /* the optimizer has stepped; what this took is how bsguard learns what fits */
+      struct bsg_memory memory = {.size = sizeof memory};
+      bsg_memory(0, &memory);
+      bsg_step(0, memory.step_peak_bytes);
+    }
     printf("step %d: %d samples, %lld at a time\n", step, BATCH, (long long)now.micro_batch);
   }
   return 0;

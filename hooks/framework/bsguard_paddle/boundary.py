@@ -47,7 +47,11 @@ def _outermost(layer, args, kwargs):
         return original_call(layer, args, kwargs)
     if not site.looked:
         site.looked = True
-        why = collectives.objection(layer)
+        try:
+            why = collectives.objection(layer)
+        except Exception as error:  # it asks the user's own attributes, which may raise anything
+            site.fault(error)
+            return original_call(layer, args, kwargs)
         if why is not None:
             site.give_up(why)
             return original_call(layer, args, kwargs)

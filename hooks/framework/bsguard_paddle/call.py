@@ -5,6 +5,7 @@ other, on which the user's part of the graph is built. It lives exactly as long 
 user's tensors holds it, the registry only refers to it.
 """
 
+import os
 import threading
 import weakref
 
@@ -16,6 +17,8 @@ from .state import BatchNormStatistics, RandomState, without_autocast
 _registry = []  # weak references, oldest first
 _done = weakref.WeakValueDictionary()  # id of a leaf's node -> call whose backward has run, its user's graph alive
 one_backward = threading.RLock()  # held while a backward runs through calls
+if hasattr(one_backward, "_at_fork_reinit"):  # a child whose parent was in a backward would wait for ever
+    os.register_at_fork(after_in_child=one_backward._at_fork_reinit)
 
 
 def pending():

@@ -142,7 +142,8 @@ class _Reader:
             failure, found = Failure(error), None
         if found is None:
             found = again.again(failure, lambda: self._attempt(name), "the next batch of the DataLoader", native.DATA)
-        self._queue.undelivered.popleft()
+        if self._queue.undelivered:
+            self._queue.undelivered.popleft()
         return found
 
     def _attempt(self, name):

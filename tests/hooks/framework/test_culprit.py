@@ -146,7 +146,7 @@ ACTIVATIONS = """
 
     net = Wide()
     opt = paddle.optimizer.SGD(parameters=net.parameters())
-    for samples in (4, 8, 12, 16, 64):
+    for samples in (4, 8, 12, 16, 80):
         net(paddle.rand([samples, 64, 64])).mean().backward()
         opt.step()
         opt.clear_grad()
