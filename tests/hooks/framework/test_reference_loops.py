@@ -19,12 +19,11 @@ def test_unchanged_and_rescued(run_job, loop):
     guarded = run_job(JOB, loop)
     assert guarded.returncode == 0 and guarded.result == plain.result
     assert guarded.lines_of_bsguard == []
-    # The first forward runs out of memory once for good; from then on every step runs in chunks.
+    # The first forward is told to run out of memory until it runs in four chunks or more; later on it may grow back.
     split = run_job(JOBS / "already_split.py", "4", JOB, loop)
     assert split.returncode == 0, split
-    steps = split.events_of("step")
-    # 800 samples are twelve batches of 64 and one of 32, which is two micro-batches of 16.
-    assert {event["accumulation_steps"] for event in steps} == ({2, 4} if loop == "batch64" else {4})
+    pieces = [event["accumulation_steps"] for event in split.events_of("step")]
+    assert max(pieces) >= 4 and len([count for count in pieces if count > 1]) >= 2, pieces
     assert split.result["steps"] == plain.result["steps"] and split.result["rate"] == plain.result["rate"]
     tolerance = 1e-4 if loop == "amp" else 1e-10
     for name in ("losses", "weights"):
