@@ -1,6 +1,8 @@
 """Memory that another process holds, and memory that lies in pieces: the step is tried whole once more before it is
 split, after a wait where somebody else may free what was missing."""
 
+import importlib.metadata
+
 import pytest
 
 JOB = """
@@ -73,6 +75,8 @@ def undisturbed(run_job, *arguments):
 @pytest.fixture
 def run_beside(run_job, tmp_path):
     """Runs the job on a device that it shares with another process, which takes so much that it runs out of memory."""
+    if importlib.metadata.version("paddlepaddle").startswith("2."):
+        pytest.skip("on a custom device Paddle 2.6 keeps its cache: the other process finds no room to take")
 
     def run(*arguments, env=None):
         plain = undisturbed(run_job, *arguments)
