@@ -9,8 +9,10 @@ BSG_BUILD names the build folder (default: build/ in the repository).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -168,6 +170,31 @@ def build() -> Path:
 def library(build: Path) -> Path:
     """libbsguard.so."""
     return build / "libbsguard.so"
+
+
+@pytest.fixture
+def once(tmp_path_factory: pytest.TempPathFactory):
+    """What is expensive to make and used by many tests: once(name, make) -> what make() returned.
+
+    Made by the first test that asks, in whichever worker of this run that is, and kept as a pickle; all others read it, or
+    wait for it. Where make() failed, those who ask later fail at once and name it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def get(name: str, make: Callable[[], Any]) -> Any:
+        kept, failed = base / f"{name}.pickle", base / f"{name}.failed"
+        with (base / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if failed.exists():
+                pytest.fail(f"{name} could not be made: {failed.read_text()} has the reason")
+            if not kept.exists():
+                failed.write_text(os.environ.get("PYTEST_CURRENT_TEST", "an earlier test"))
+                kept.write_bytes(pickle.dumps(make()))
+                failed.unlink()
+        return pickle.loads(kept.read_bytes())
+
+    return get
 
 
 @pytest.fixture

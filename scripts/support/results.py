@@ -9,14 +9,19 @@ from pathlib import Path
 
 @dataclass
 class Tally:
-    """Numbers of test cases. A case that failed in any way counts once; one not run counts as skipped."""
+    """Numbers of test cases. A case that failed in any way counts once; one not run counts as skipped.
+
+    late: names of those among the passed that had failed at first.
+    """
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    late: tuple[str, ...] = ()
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+        numbers = (self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+        return Tally(*numbers, self.late + other.late)
 
     def __str__(self) -> str:
         text = f"{self.passed} passed, {self.failed} failed"
@@ -38,6 +43,21 @@ def read_junit(path: Path) -> Tally:
         else:
             tally.passed += 1
     return tally
+
+
+def tried_again(first: Tally, again: Path) -> Tally:
+    """The tally after the failed cases were run once more.
+
+    again: the JUnit file of the second run. Where it is missing, torn or about fewer cases, what failed stays failed.
+    """
+    try:
+        cases = list(ElementTree.parse(again).getroot().iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return first
+    if len(cases) != first.failed:
+        return first
+    late = tuple(f"{case.get('classname')}::{case.get('name')}" for case in cases if not len(case))
+    return Tally(first.passed + len(late), first.failed - len(late), first.skipped, late)
 
 
 def tally_of(path: Path, status: int, nothing_is_fine: bool = False) -> Tally:

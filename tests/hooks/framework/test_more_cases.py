@@ -121,26 +121,30 @@ EXACT = {
     "amp_o1",
 }
 
-_results = {}
+# Whether the forwards of the two threads overlap is chance, and with it the peak of each run.
+MEMORY_BY_CHANCE = ("two_threads",)
+
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all jobs
 
 
 @pytest.fixture
-def results(run_job, tmp_path):
-    """{case: {way: ...}} of all cases, with plain among the ways; made once, also where that fails."""
-    if not _results:
-        _results[""] = ["the job did not end"]
+def results(run_job, tmp_path, once):
+    """{case: {way: ...}} of all cases, with plain among the ways; {"": ...}: errors of bsguard's own."""
+
+    def make():
         common, options = (JOBS / "ways.py", SCRIPT), {"env": exactness.UNCACHED, "timeout": 600}
         plain = run_job(*common, tmp_path / "plain", preload=False, **options)
         assert plain.returncode == 0, plain
         ways = ",".join(exactness.WAYS)
         job = run_job(*common, tmp_path / "guarded", "--ways", ways, memory="512MiB", **options)
         assert job.returncode == 0, job
-        _results.update(pickle.loads((tmp_path / "plain").read_bytes()))
+        results = pickle.loads((tmp_path / "plain").read_bytes())
         for case, ways in pickle.loads((tmp_path / "guarded").read_bytes()).items():
-            _results[case].update(ways)
-        _results[""] = [line for line in job.lines_of_bsguard if "internal error" in line]
-    return _results
+            results[case].update(ways)
+        results[""] = [line for line in job.lines_of_bsguard if "internal error" in line]
+        return results
+
+    return once("more_cases", make)
 
 
 def test_no_error_of_its_own(results):
@@ -150,7 +154,6 @@ def test_no_error_of_its_own(results):
 @pytest.mark.parametrize("case", CASES)
 def test_seen_by_nobody(case, results):
     """At one chunk, armed and disarmed, everything is plain Paddle's."""
-    assert case in results, "the job did not end"
     ways = results[case]
     for way in ("armed", "disarmed"):
         right, apart, said = exactness.judge(case, ways["plain"], way, ways[way])
@@ -159,17 +162,15 @@ def test_seen_by_nobody(case, results):
             assert apart == 0.0, (way, apart)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in MEMORY_BY_CHANCE])
 def test_memory(case, results):
     """Disarmed as much as plain Paddle; armed three times the outputs more at most, and what was accumulated before."""
-    assert case in results, "the job did not end"
     exactness.check_memory(results[case])
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_never_silently_different(case, results):
     """In 2, 3 and 4 chunks, in chunks of one sample, and after an OOM at the end of a forward or of a backward."""
-    assert case in results, "the job did not end"
     ways = results[case]
     for way in exactness.SPLIT:
         right, apart, said = exactness.judge(case, ways["plain"], way, ways[way])
