@@ -1,1 +1,1 @@
-"""The benchmarks behind scripts/bench, one a file: job.py (whole training jobs), alloc.py (one driver allocation)."""
+"""The benchmarks behind scripts/bench, one a file. Each has add(), its arguments, and run(), which returns an exit status."""

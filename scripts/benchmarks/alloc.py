@@ -8,9 +8,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
+from demonstration import options
 from support.environ import BUILD, job_environment
+
+
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "alloc", allow_abbrev=False, help="nanoseconds that the hooks add to one allocation and free at the driver"
+    )
+    parser.add_argument("--rounds", type=options.count, default=7, metavar="N", help="pairs of runs (default: 7)")
+    parser.set_defaults(run=lambda asked: run(asked.rounds))
 
 
 def find() -> Optional[Path]:

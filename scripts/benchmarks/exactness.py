@@ -52,6 +52,15 @@ APART_ON_PURPOSE = {
 }
 
 
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "exactness", allow_abbrev=False, help="gradients in chunks against plain Paddle's, and the class said, by case"
+    )
+    parser.add_argument("--json", action="store_true", help="one line of JSON a row instead of a table")
+    parser.set_defaults(run=lambda asked: run(asked.json))
+
+
 def distance(a: Any, b: Any) -> float:
     """The largest difference between two results over the largest absolute value of the first (of each array group).
 

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from support.environ import BUILD, REPO, VENV, job_environment
 
@@ -21,6 +22,17 @@ SMALL = (16, 32, 48)
 LARGE = (64, 128, 256)
 MEMORY = "1GiB"  # far more than any of the models takes
 MOST = 5.0  # per cent
+
+
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "fit",
+        allow_abbrev=False,
+        help="the peak of batches that were never run: foretold from smaller ones, and measured",
+    )
+    parser.add_argument("--json", action="store_true", help="one line of JSON a row instead of a table")
+    parser.set_defaults(run=lambda asked: run(asked.json))
 
 
 def train(model: str, sizes: tuple[int, ...], folder: Path, preload: bool) -> int:

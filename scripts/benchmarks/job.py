@@ -8,15 +8,17 @@ and bsguard proves and disarms.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from demonstration import options
 from support.environ import BUILD, REPO, VENV, job_environment
 
 WORKER = Path(__file__).resolve().parent / "worker.py"
@@ -25,15 +27,64 @@ MEMORY = "1GiB"  # far more than any of the models takes
 WARM_STEPS = 20
 
 
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "job",
+        allow_abbrev=False,
+        help="step time with the preload over that without, for jobs that never run out of memory",
+    )
+    add_measure(parser)
+    parser.set_defaults(run=lambda asked: run(asked.models or list(MODELS), asked.rounds, asked.steps))
+
+
+def add_measure(parser: Any) -> None:
+    """Adds which models are measured, and how long."""
+    parser.add_argument(
+        "models",
+        nargs="*",
+        type=one_of(MODELS, "model"),
+        metavar="MODEL",
+        help=f"of {', '.join(MODELS)} (default: all)",
+    )
+    parser.add_argument("--rounds", type=options.count, default=15, metavar="N", help="rounds measured (default: 15)")
+    parser.add_argument("--steps", type=two, default=20, metavar="N", help="steps a round, at least 2 (default: 20)")
+
+
+def one_of(known: Sequence[str], what: str) -> Callable[[str], str]:
+    """A parser of one of these words. `what` says what they are."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what}; there are {', '.join(known)}")
+        return text
+
+    return parse
+
+
+def two(text: str) -> int:
+    """A count of at least 2."""
+    found = options.count(text)
+    if found < 2:
+        raise argparse.ArgumentTypeError("a round needs at least 2")
+    return found
+
+
+def command_of(model: str) -> list[object]:
+    """The command of a worker on the simulated GPU."""
+    return [REPO / "scripts" / "simgpu", "--memory", MEMORY, "--", VENV / "bin" / "python", WORKER, model]
+
+
 class Job:
     """A worker process that waits for orders."""
 
-    def __init__(self, model: str, preload: bool, folder: Path, extra: Optional[Mapping[str, str]] = None) -> None:
+    def __init__(
+        self, command: Sequence[object], preload: bool, folder: Path, extra: Optional[Mapping[str, str]] = None
+    ) -> None:
         """extra: added to the environment."""
         environment = {**job_environment(), "XDG_STATE_HOME": str(folder), "OMP_NUM_THREADS": "1", **(extra or {})}
         if preload:
             environment["LD_PRELOAD"] = str(BUILD / "libbsguard.so")
-        command = [REPO / "scripts" / "simgpu", "--memory", MEMORY, "--", VENV / "bin" / "python", WORKER, model]
         self._errors = tempfile.TemporaryFile("w+", dir=folder)  # noqa: SIM115 - closed with the job
         self._process = subprocess.Popen(
             [str(word) for word in command],
@@ -47,19 +98,19 @@ class Job:
 
     def steps(self, count: int) -> list[float]:
         """Runs steps and returns their times in seconds. Raises RuntimeError with what it said where it died."""
-        self.order(count)
+        self.order(str(count))
         return self.answer()
 
-    def order(self, count: int) -> None:
-        """Has it begin with so many steps."""
+    def order(self, line: str) -> None:
+        """Has it begin with what a line says: a number of steps."""
         try:
-            self._process.stdin.write(f"{count}\n")
+            self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # the answer will tell
 
-    def answer(self) -> list[float]:
-        """What steps() returns, once they have run."""
+    def answer(self) -> Any:
+        """What it answers to an order, once that is done: for a number of steps, what steps() returns."""
         line = self._process.stdout.readline()
         if not line:
             self._process.wait()
@@ -101,7 +152,8 @@ def run(models: list[str], rounds: int, steps: int) -> int:
     """Prints one line of JSON a model; returns the exit status."""
     for model in models:
         try:
-            found = list(ratios(rounds, steps, lambda preload, folder, name=model: Job(name, preload, folder)))
+            command = command_of(model)
+            found = list(ratios(rounds, steps, lambda preload, folder, words=command: Job(words, preload, folder)))
         except (RuntimeError, OSError) as error:
             print(f"bench: job {model}: {error}", file=sys.stderr)
             return 1

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.job import one_of
 from benchmarks.sweep import AMPLE, NO_CACHE
 from benchmarks.verdict import raised
 from benchmarks.warm import Warm
-from support.environ import BUILD, REPO
+from support.environ import BUILD, REPO, VENV, VENV_26
 
 JOB = REPO / "tests" / "hooks" / "framework" / "jobs" / "optimizers.py"
 WATCHDOG = 600  # seconds; an optimizer takes about ten
@@ -40,6 +41,29 @@ OPTIMIZERS = (
 WAYS = ((), ("clip",), ("decay",), ("groups",))
 # What cannot be run, with or without bsguard, and why.
 LEFT_OUT = {"RMSProp": "its kernel writes to its inputs, which the simulated GPU's operators do not support"}
+
+
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "optimizers", allow_abbrev=False, help="every optimizer of Paddle's: each allocation of its first steps fails"
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        type=one_of(OPTIMIZERS, "optimizer"),
+        metavar="NAME",
+        help=f"of {', '.join(OPTIMIZERS)} (default: all)",
+    )
+    parser.add_argument(
+        "--paddle", choices=("3.3.1", "2.6.2"), default="3.3.1", metavar="VERSION", help="3.3.1 (the default) or 2.6.2"
+    )
+    parser.add_argument("--json", action="store_true", help="one line of JSON a row instead of a table")
+
+    def chosen(asked: Any) -> int:
+        return run(asked.names or list(OPTIMIZERS), asked.json, VENV if asked.paddle == "3.3.1" else VENV_26)
+
+    parser.set_defaults(run=chosen)
 
 
 def results(names: list[str], ways: tuple, folder: Path, python: Path, build: Path) -> Iterator[dict[str, Any]]:

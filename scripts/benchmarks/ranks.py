@@ -16,13 +16,42 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks import job
+from demonstration import options
 from support.environ import BUILD, REPO, VENV, job_environment
 
 DRIFT = REPO / "tests" / "hooks" / "framework" / "jobs" / "drift.py"
 ROUNDING = 1e-9  # of float64, through four steps
 WATCHDOG = 120, 30  # seconds: for the start, and for each case
+
+
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "ranks",
+        allow_abbrev=False,
+        help="steps a second with the preload over those without, for data-parallel jobs that never run out of memory",
+    )
+    job.add_measure(parser)
+    parser.add_argument("--ranks", type=options.count, default=2, metavar="N", help="ranks of each job (default: 2)")
+    parser.add_argument(
+        "--arm", choices=("auto", "always"), default="auto", help="BSGUARD_ARM of the job (default: auto)"
+    )
+    parser.add_argument(
+        "--drift",
+        type=options.count,
+        metavar="CASES",
+        help="instead: trainings with memory refused on some ranks; do their weights stay equal?",
+    )
+
+    def chosen(asked: Any) -> int:
+        if asked.drift:
+            return drift(asked.drift, asked.ranks)
+        return run(asked.models or list(job.MODELS), asked.rounds, asked.steps, asked.ranks, asked.arm)
+
+    parser.set_defaults(run=chosen)
 
 
 def free_endpoints(count: int) -> list[str]:
@@ -54,7 +83,7 @@ class Ranks:
             for rank, endpoint in enumerate(endpoints):
                 own = {"PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": endpoint}
                 own["FLAGS_selected_gpus"] = str(rank)
-                self._jobs.append(job.Job(model, preload, folder, {**common, **own}))
+                self._jobs.append(job.Job(job.command_of(model), preload, folder, {**common, **own}))
         except BaseException:
             self.end()
             raise
@@ -62,7 +91,7 @@ class Ranks:
     def steps(self, count: int) -> list[float]:
         """Runs steps and returns the times of rank 0 in seconds. Raises RuntimeError with what a rank said that died."""
         for one in self._jobs:
-            one.order(count)
+            one.order(str(count))
         times = [one.answer() for one in self._jobs]
         return times[0]
 

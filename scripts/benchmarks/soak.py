@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import verdict
-from benchmarks.sweep import AMPLE, NO_CACHE, OUT
+from benchmarks.sweep import AMPLE, NO_CACHE, OUT, add_output
 from benchmarks.warm import Warm
+from demonstration import options
 from support.environ import BUILD, VENV
 
 JOB = Path(__file__).resolve().parent / "soak_job.py"
@@ -40,6 +41,17 @@ class Case:
     environment: dict[str, Any]
     cache: bool
     found: verdict.Verdict
+
+
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "soak", allow_abbrev=False, help="random jobs, memory and faults by seed: the same question"
+    )
+    parser.add_argument("--cases", type=options.count, default=100, metavar="N", help="seeds (default: 100)")
+    parser.add_argument("--first", type=options.count, default=1, metavar="SEED", help="the first of them (default: 1)")
+    add_output(parser)
+    parser.set_defaults(run=lambda asked: run(asked.first, asked.cases, asked.jobs, asked.json, asked.keep))
 
 
 def disturbance(choice: random.Random, calls: int, peak: int, held: int) -> dict[str, Any]:

@@ -23,14 +23,16 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import verdict
+from benchmarks.job import one_of
 from benchmarks.warm import Ended, Warm
+from demonstration import options
 from support.environ import BUILD, REPO, VENV
 
 JOB = Path(__file__).resolve().parent / "sweep_job.py"
@@ -44,6 +46,47 @@ FAULT_BATCH = 4  # samples: as many allocations as with the whole batch, and qui
 OUT = "out.npz"
 TIMEOUT = 120  # seconds; a point takes one or two
 _STATS = re.compile(r"(\d+) allocation calls, .* peak (\d+) of \d+ bytes, (\d+) bytes in")
+
+
+def add(kinds: Any) -> None:
+    """Adds this benchmark's arguments."""
+    parser = kinds.add_parser(
+        "sweep",
+        allow_abbrev=False,
+        help="memory runs out at every point of a few jobs: does each end, and is it right?",
+    )
+    parser.add_argument(
+        "--models", type=_some_of(MODELS), default=list(MODELS), metavar="NAME,...", help="(default: all)"
+    )
+    parser.add_argument(
+        "--kinds", type=_some_of(KINDS), default=list(KINDS), metavar="KIND,...", help=f"of {', '.join(KINDS)}"
+    )
+    parser.add_argument("--every", type=options.count, default=1, metavar="N", help="only every N-th point")
+    parser.add_argument("--observe", action="store_true", help="with BSGUARD=observe, against runs without the preload")
+    add_output(parser)
+
+    def chosen(asked: Any) -> int:
+        return run(asked.models, asked.kinds, asked.every, asked.observe, asked.jobs, asked.json, asked.keep)
+
+    parser.set_defaults(run=chosen)
+
+
+def add_output(parser: Any) -> None:
+    """Adds how many runs go on at a time, and what is left of them."""
+    parser.add_argument("--jobs", type=options.count, default=2, metavar="N", help="runs at a time (default: 2)")
+    parser.add_argument(
+        "--keep",
+        type=lambda text: Path(text).absolute(),
+        metavar="FOLDER",
+        help="a new folder for what the runs with faults left",
+    )
+    parser.add_argument("--json", action="store_true", help="one line of JSON a run instead of a table")
+
+
+def _some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """A parser of some of these words, separated by commas."""
+    parse = one_of(known, "such name")
+    return lambda text: [parse(word) for word in text.split(",")]
 
 
 @dataclass
