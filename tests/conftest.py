@@ -27,6 +27,10 @@ from typing import Any, Optional, Union
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from report_checks import check_folder
+
 REPO = Path(__file__).resolve().parent.parent
 
 # What the person who runs the tests may have set, and what would change a job.
@@ -104,6 +108,13 @@ class Job:
         )
 
 
+def check_reports(folder: Path, environment: Mapping[str, str]) -> None:
+    """Every report that the jobs of a folder left must hold, whatever the test looks at."""
+    parents = {folder / "bsguard", folder / environment.get("BSGUARD_DIR", "bsguard")}
+    for parent in parents:
+        check_folder(parent, Path(environment["SIMGPU_REFUSALS"]), "BSGUARD_MEMORY_LIMIT" in environment)
+
+
 def run_command(
     command: Sequence[Union[str, Path]],
     *,
@@ -121,6 +132,7 @@ def run_command(
     environment["XDG_STATE_HOME"] = str(folder / "state")  # no memory of earlier runs unless a test says so
     environment["OMP_NUM_THREADS"] = "1"
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    environment["SIMGPU_REFUSALS"] = str(folder / "refusals.jsonl")
     for name, value in (env or {}).items():
         if value is None:
             environment.pop(name, None)
@@ -149,6 +161,7 @@ def run_command(
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise
+    check_reports(folder, environment)
     return Job(words, process.returncode, out, err, time.monotonic() - started, folder)
 
 
@@ -295,7 +308,8 @@ def run_ranks(build: Path, library: Path, tmp_path: Path):
         if path == folder / "job.py":
             path.write_text(textwrap.dedent(script))
         common = dict(clean_environment(), XDG_STATE_HOME=str(folder / "state"), OMP_NUM_THREADS="1")
-        common.update(PYTHONDONTWRITEBYTECODE="1", SIMGPU_BUILD=str(build / "simgpu"), PADDLE_DISTRI_BACKEND="xccl")
+        common.update(PYTHONDONTWRITEBYTECODE="1", SIMGPU_REFUSALS=str(folder / "refusals.jsonl"))
+        common.update(SIMGPU_BUILD=str(build / "simgpu"), PADDLE_DISTRI_BACKEND="xccl")
         if preload:
             common["LD_PRELOAD"] = str(library)
         endpoints = [f"127.0.0.1:{port}" for port in free_ports(ranks + 1)]
@@ -341,6 +355,7 @@ def run_ranks(build: Path, library: Path, tmp_path: Path):
         ]
         if hung:
             pytest.fail(f"timed out after {timeout} s\n" + "\n".join(map(str, jobs)))
+        check_reports(folder, {**common, **{key: value for own in (rank_env or {}).values() for key, value in own.items()}})
         return jobs
 
     return run

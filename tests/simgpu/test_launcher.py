@@ -55,7 +55,7 @@ def show(simgpu, options, **environment):
 
 def test_what_the_command_finds_in_its_environment(simgpu):
     options = "--memory 16MiB --devices 2 --granularity 2MiB --fail-at 3:2,9 --fail-every 7 --fail-size 1GiB"
-    options += " --retry-ms 100 --bind dlsym --protect --poison --stats --log x"
+    options += " --retry-ms 100 --bind dlsym --protect --poison --stats --log x --refusals y"
     options += " --shared table --pool-chunk 32MiB --context-memory 300MiB --module-memory 64KiB --queue-memory 0"
     options += " --driver-version 12.9 --fail-calls all"
     job, seen = show(simgpu, options, PYTHONPATH="/mine", LD_LIBRARY_PATH="/lib")
@@ -77,6 +77,7 @@ def test_what_the_command_finds_in_its_environment(simgpu):
         "SIMGPU_POISON": "1",
         "SIMGPU_STATS": "1",
         "SIMGPU_LOG": str(job.folder / "x"),
+        "SIMGPU_REFUSALS": str(job.folder / "y"),
         "SIMGPU_SHARED": str(job.folder / "table"),
         "SIMGPU_POOL_CHUNK": str(32 << 20),
         "SIMGPU_CONTEXT_MEMORY": str(300 << 20),

@@ -28,6 +28,7 @@ else:
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cli_support import JOB, Said, arguments_of, full_report, process_environment, simulated, started, write_run
+from report_checks import check_folder
 
 
 @pytest.fixture
@@ -96,13 +97,18 @@ def fresh(tmp_path_factory: pytest.TempPathFactory, build: Path, job_script: Pat
         done = subprocess.run(
             arguments_of("run", "--", *simulated(job_script)),
             cwd=folder,
-            env=process_environment(SIMGPU_BUILD=str(build / "simgpu"), XDG_STATE_HOME=str(folder / "state")),
+            env=process_environment(
+                SIMGPU_BUILD=str(build / "simgpu"),
+                XDG_STATE_HOME=str(folder / "state"),
+                SIMGPU_REFUSALS=str(folder / "refusals.jsonl"),
+            ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=200,
         )
         assert done.returncode == 0, done
+        assert check_folder(folder / "bsguard", folder / "refusals.jsonl", limited=False) == 1
 
     return _once(tmp_path_factory, "fresh-run", make) / "bsguard"
 

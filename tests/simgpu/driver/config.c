@@ -149,6 +149,8 @@ static void read_all(void) {
     complain("SIMGPU_FAIL_CALLS", text, "memory or all");
   text = getenv("SIMGPU_LOG");
   c->log = text && *text ? strdup(text) : NULL;
+  text = getenv("SIMGPU_REFUSALS");
+  c->refusals = text && *text ? strdup(text) : NULL;
   text = getenv("SIMGPU_SHARED");
   c->shared = text && *text ? strdup(text) : NULL;
 }

@@ -36,7 +36,7 @@ struct sim_config {
   uint64_t fail_every, fail_size;
   bool fail_all; /* every call that may run out of memory counts as an allocation call */
   bool protect, poison, stats;
-  const char *log, *shared; /* file names or NULL */
+  const char *log, *refusals, *shared; /* file names or NULL */
 };
 
 /* The options of this process, read at the first call. */

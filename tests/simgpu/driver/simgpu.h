@@ -42,6 +42,10 @@
  *   SIMGPU_LOG             -      file that gets one line an allocation, free and failure:
  *                                 SECONDS PID alloc|free|fail device=D bytes=N address=0xA used=U call=C [kind=K]
  *                                 [cause=...]; without kind it is plain memory
+ *   SIMGPU_REFUSALS        -      file that gets a JSON object, on a line of its own, for each refused call: pid, device,
+ *                                 bytes (asked for), capacity, unit (SIMGPU_GRANULARITY), free, used (by this process),
+ *                                 held (used less contexts, modules and queues), others (used by others), shared
+ *                                 (whether there may be others), threads (that allocated or freed so far)
  *   SIMGPU_STATS           0      1: a line on stderr at exit, from processes that allocated
  */
 #ifndef SIMGPU_H
