@@ -7,6 +7,7 @@ the parent, hands signals on and ends as the job did, by the same signal where i
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from bsguard_cli import relaunch
 from bsguard_cli.errors import BadInput
-from bsguard_cli.runs import load, parent_folder, runs_below
-from bsguard_cli.words import plural
+from bsguard_cli.runs import Rank, load, parent_folder, runs_below
 
 CANNOT_RUN, NOT_FOUND = 126, 127  # as a shell says it
 SI_KERNEL = 0x80  # a signal of the terminal, which the whole foreground group gets
@@ -78,12 +79,14 @@ class KnownGood:
 
 @dataclass(frozen=True)
 class Post:
-    """What is known of a try that ended: the runs it left, whether an OOM ended it, and a size that fits."""
+    """What is known of a try that ended: the runs it left, whether an OOM ended it, and a size that fits. guarded: a smaller
+    micro-batch can be asked for; false: it was not split, and nothing that is asked inside makes its steps smaller."""
 
     runs: list[Path]
     oom: bool
     good: Optional[KnownGood]
     why: str
+    guarded: bool = True
 
 
 def examine(runs: list[Path]) -> Post:
@@ -92,7 +95,7 @@ def examine(runs: list[Path]) -> Post:
     from bsguard_cli.summary import is_bad
 
     good: Optional[KnownGood] = None
-    bad = []
+    bad: list[Rank] = []
     for folder in runs:
         try:
             bad += [rank for rank in load(folder).ranks if is_bad(rank)]
@@ -100,8 +103,10 @@ def examine(runs: list[Path]) -> Post:
             return Post(runs, False, None, error.message)
     if not bad:
         return Post(runs, False, None, "no out-of-memory error ended it" if runs else "it left no run behind")
+    guarded = True
     for rank in bad:
         oom = rank.report.oom if rank.report else None
+        guarded &= bool(oom and oom.answer != "cannot" and (oom.boundary or rank.control))
         batch, micro_batch, _ = rank.split
         died_at = (oom and oom.micro_batch) or micro_batch or (oom and oom.batch) or batch
         whole = (oom and oom.batch) or batch
@@ -117,9 +122,10 @@ def examine(runs: list[Path]) -> Post:
         elif died_at > 1:
             found = KnownGood(whole, -(-died_at // 2), f"half of {died_at}, at which it died")
         else:
-            return Post(runs, True, None, "it died at a micro-batch of 1: what does not fit is no matter of the batch")
+            why = "it died at a micro-batch of 1: what does not fit is no matter of the batch"
+            return Post(runs, True, None, why, guarded)
         good = found if good is None or found.micro_batch < good.micro_batch else good
-    return Post(runs, True, good, "" if good else "the batch at which it died is not recorded")
+    return Post(runs, True, good, "" if good else "the batch at which it died is not recorded", guarded)
 
 
 def fill(arguments: Sequence[str], good: KnownGood) -> list[str]:
@@ -133,6 +139,11 @@ def fill(arguments: Sequence[str], good: KnownGood) -> list[str]:
     ]
 
 
+def _size(good: KnownGood) -> str:
+    of = f" of {good.batch} (accumulation {good.accumulation_steps})" if good.batch else ""
+    return f"micro-batch {good.micro_batch}{of}"
+
+
 class Supervisor:
     """Runs one try after the other. say: for what the user should know."""
 
@@ -143,39 +154,52 @@ class Supervisor:
         self.parent = parent_folder(environment)
         self.stopped = False  # a signal told us to end: nothing is started again
 
-    def run(self, restarts: int, more_arguments: Sequence[str]) -> int:
-        """Runs the job, and at most `restarts` more times; returns what waitpid() said of the last one."""
+    def run(self, restarts: int, more_arguments: Sequence[str], more_variables: Sequence[str] = ()) -> int:
+        """Runs the job, and at most `restarts` more times; returns what waitpid() said of the last one. more_arguments,
+        more_variables (NAME=TEXT): added at a restart, the size put in."""
         names = [name for name in _PASSED_ON if hasattr(signal, name)]
         watched = {signal.SIGCHLD, *(getattr(signal, name) for name in names)}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         try:
-            return self._tries(restarts, more_arguments, watched, before)
+            return self._tries(restarts, more_arguments, more_variables, watched, before)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _tries(self, restarts: int, more_arguments: Sequence[str], watched: set, mask: set) -> int:
-        command, good = self.command, None
+    def _tries(self, restarts: int, arguments: Sequence[str], variables: Sequence[str], watched: set, mask: set) -> int:
+        command, environment, good = self.command, self.environment, None
+        began = time.time()
         for number in range(restarts + 1):
             known = set(self._runs())
-            status = self._one(command, watched, mask, good, known)
+            status = self._one(command, environment, watched, mask, good, known)
             if status == 0 or self.stopped:
                 return status
             post = examine([run for run in self._runs() if run not in known])
             ended = f"the job ended with {_told(status)}"
-            if not post.oom or post.good is None:
+            if not post.oom:
                 self.say(f"{ended}; not restarted: {post.why}")
                 return status
-            if number == restarts:
-                self.say(f"{ended}, out of memory; {plural(restarts, 'restart')} are used up")
+            changed = None
+            if not post.guarded and not arguments and not variables:
+                changed = relaunch.change(command, environment, began)
+            helpless = not post.guarded and not arguments and not variables
+            if changed is None and (post.good is None or helpless):
+                why = "it cannot be split, and no option for its batch is known, or that is 1 already: see --restart-argument"
+                self.say(f"{ended}, out of memory; not restarted: {why if helpless else post.why}")
                 return status
-            good = post.good
-            size = f"micro-batch {good.micro_batch}"
-            if good.batch:
-                size += f" of {good.batch} (accumulation {good.accumulation_steps})"
-            self.say(f"{ended}, out of memory; restart {number + 1} of {restarts} with {size}: {good.why}")
-            command = [*self.command, *fill(more_arguments, good)]
-            if more_arguments:
-                self.say(f"restarted as: {' '.join(command)}")
+            if number == restarts:
+                self.say(f"{ended}, out of memory; no restart is left of {restarts}")
+                return status
+            again = f"{ended}, out of memory; restart {number + 1} of {restarts} with"
+            if changed:
+                command, environment, good = changed.command, {**environment, **changed.environment}, None
+                self.say(f"{again} {changed.told}")
+            else:
+                good = post.good
+                self.say(f"{again} {_size(good)}: {good.why}")
+                command = [*self.command, *fill(arguments, good)]
+                environment = {**self.environment, **dict(text.split("=", 1) for text in fill(variables, good))}
+            if command != self.command:
+                self.say(f"restarted as: {shlex.join(command)}")
         raise AssertionError("the last try returns")
 
     def _runs(self) -> list[Path]:
@@ -184,9 +208,10 @@ class Supervisor:
         except BadInput:
             return []
 
-    def _one(self, command: list[str], watched: set, mask: set, good: Optional[KnownGood], known: set[Path]) -> int:
+    def _one(self, command: list[str], environment: dict[str, str], watched: set, mask: set,
+             good: Optional[KnownGood], known: set[Path]) -> int:  # fmt: skip
         try:
-            pid = os.posix_spawnp(command[0], command, self.environment, setsigmask=mask)
+            pid = os.posix_spawnp(command[0], command, environment, setsigmask=mask)
         except (OSError, ValueError) as error:
             self.stopped = True
             return _cannot(command[0], error) << 8

@@ -18,6 +18,8 @@ from bsguard_cli.screen import json_option
     help="Start a job that died of an out-of-memory error again, up to N times, with a size that fits.")  # fmt: skip
 @click.option("--restart-argument", "restart_arguments", multiple=True, metavar="TEXT",
     help="Added to the command at a restart, {micro_batch} and {accumulation_steps} put in. May be repeated.")  # fmt: skip
+@click.option("--restart-env", "restart_variables", multiple=True, metavar="NAME=TEXT",
+    help="Set at a restart, filled in the same way. May be repeated.")  # fmt: skip
 @click.option("--observe", is_flag=True, help="Record and report only; never touch the framework (BSGUARD=observe).")
 @click.option("--dir", "folder", metavar="FOLDER", help="Parent of the run folders (BSGUARD_DIR).")
 @click.option("--log", type=click.Choice(["quiet", "normal", "debug"]), help="What is said on stderr (BSGUARD_LOG).")
@@ -30,6 +32,7 @@ from bsguard_cli.screen import json_option
 def command(
     restarts: int,
     restart_arguments: tuple[str, ...],
+    restart_variables: tuple[str, ...],
     observe: bool,
     folder: Optional[str],
     log: Optional[str],
@@ -46,8 +49,11 @@ def command(
     its own.
 
     With --restarts a COMMAND that was ended by an out-of-memory error that bsguard could not help, is started again:
-    the known-good size of the dead run is asked for in the new run's request.json, and put into --restart-argument for
-    a script that has an option for it. Each restart is told in one line on stderr, as JSON with --json.
+    the known-good size of the dead run is asked for in the new run's request.json, and put into --restart-argument and
+    --restart-env for a script that has an option for it. What cannot be split inside, such as a static graph, gets half
+    its batch by its own option, and its last checkpoint: those of PaddleOCR, PaddleDetection, PaddleClas, PaddleSeg and
+    PaddleNLP are known, and any --batch-size N or BATCH_SIZE that is there. Each restart is told on stderr, as JSON with
+    --json: what was changed, what became of the batch, from where it goes on, and the command line.
 
     \b
     bsguard run -- python train.py
@@ -70,8 +76,11 @@ def command(
         )
     if boundary is not None and not all(part for part in boundary.partition(":")):
         raise click.BadParameter(f"{boundary!r} is not allowed: MODULE:FUNCTION", param_hint="'--boundary'")
-    if restart_arguments and not restarts:
-        raise click.UsageError("--restart-argument is for --restarts N: give that too")
+    if (restart_arguments or restart_variables) and not restarts:
+        raise click.UsageError("--restart-argument and --restart-env are for --restarts N: give that too")
+    for text in restart_variables:
+        if not text.partition("=")[0] or "=" not in text:
+            raise click.BadParameter(f"{text!r} is not allowed: NAME=TEXT", param_hint="'--restart-env'")
     chosen = {
         "BSGUARD": "observe" if observe else None,
         "BSGUARD_DIR": folder,
@@ -91,4 +100,4 @@ def command(
         line = json.dumps({"bsguard": text}) if as_json else f"bsguard: {clean(text, 4000)}"
         click.echo(line, err=True)
 
-    launch.end_as(launch.Supervisor(command_line, environment, say).run(restarts, restart_arguments))
+    launch.end_as(launch.Supervisor(command_line, environment, say).run(restarts, restart_arguments, restart_variables))

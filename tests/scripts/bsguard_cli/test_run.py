@@ -127,13 +127,14 @@ def test_a_job_that_dies_of_something_else_is_not_restarted(start) -> None:
 def test_a_job_that_died_of_an_oom_is_restarted_with_a_size_that_fits(
     start, build: Path, job_script: Path, tmp_path
 ) -> None:
-    restart = ["--restarts", "3", "--restart-argument=--batch-size={micro_batch}", "--json"]
+    restart = ["--restarts", "3", "--json"]
     job = simulated(job_script, "--centred", "--steps", "2", "--batch-size", "1024", memory=MEMORY)
     env = {"SIMGPU_BUILD": str(build / "simgpu"), "XDG_STATE_HOME": str(tmp_path)}
     done = start("run", *restart, "--", *job, env=env, timeout=250)
     assert done.returncode == 0, done
     lines = [json.loads(line)["bsguard"] for line in done.stderr.splitlines() if line.startswith('{"bsguard"')]
-    assert "out of memory; restart 1 of 3" in lines[0] and "--batch-size=" in lines[1], done
+    assert "out of memory; restart 1 of 3 with --batch-size 512 instead of 1024" in lines[0], done
+    assert lines[1].endswith("--batch-size 512"), done
     assert done.stdout.splitlines()[-1].startswith("step 1 ")
     runs = sorted((tmp_path / "bsguard").iterdir())
     assert len(runs) == len(lines) // 2 + 1
