@@ -39,6 +39,11 @@ OPTIMIZERS = (
     "RMSProp",
 )
 WAYS = ((), ("clip",), ("decay",), ("groups",))
+# One operator for all parameters (use_multi_tensor), and through paddle.amp.GradScaler.
+MORE_WAYS = {
+    "Adam": (("fused",), ("scaler",), ("minimize",), ("clip", "scaler")),
+    "Momentum": (("fused",), ("fused", "groups")),
+}
 # What cannot be run, with or without bsguard, and why.
 LEFT_OUT = {"RMSProp": "its kernel writes to its inputs, which the simulated GPU's operators do not support"}
 
@@ -70,7 +75,7 @@ def results(names: list[str], ways: tuple, folder: Path, python: Path, build: Pa
     """One row for each optimizer and way: what the job printed, or `why` it did not run."""
     with Warm(python, build, True, NO_CACHE) as warm:
         for name in names:
-            for way in ways:
+            for way in (*ways, *MORE_WAYS.get(name, ())):
                 row: dict[str, Any] = {"bench": "optimizers", "optimizer": name, "options": list(way)}
                 if name in LEFT_OUT:
                     yield {**row, "why": LEFT_OUT[name]}

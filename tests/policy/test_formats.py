@@ -12,7 +12,18 @@ import jsonschema
 import pytest
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "formats"
-SCENARIOS = ("quiet", "rescued", "unrescued", "retried", "waited", "evaluation", "inferred", "requests", "observed", "rank")
+SCENARIOS = (
+    "quiet",
+    "rescued",
+    "unrescued",
+    "retried",
+    "waited",
+    "evaluation",
+    "inferred",
+    "requests",
+    "observed",
+    "rank",
+)
 
 # The fields of each event after schema, seq, type, time and mono_ns, in the order that is documented.
 EVENT_FIELDS = {

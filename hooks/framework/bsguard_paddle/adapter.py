@@ -54,6 +54,7 @@ def _install(paddle):
         collectives,
         functional,
         gradients,
+        inplace,
         loader,
         named,
         partial,
@@ -61,6 +62,7 @@ def _install(paddle):
         places,
         ranks,
         resume,
+        scaler,
         state,
     )
 
@@ -73,6 +75,8 @@ def _install(paddle):
     ranks.patch()
     collectives.patch()
     resume.patch(steps.optimizers())
+    inplace.patch()
+    scaler.patch()
     paddle.nn.Layer.__call__ = boundary.layer_call
     core.eager.run_backward = backward.run_backward
     core.eager.run_partial_grad = partial.run_partial_grad

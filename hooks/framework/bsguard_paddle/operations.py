@@ -2,7 +2,8 @@
 
 Every eager operator passes through paddle._C_ops or a method of Tensor. While steps are armed these are replaced by
 functions that try again, with an inner graph less, what ran out of memory: one operator, never more. Where a step is not
-armed no graph is kept apart, so nothing could be dropped, and they are Paddle's own again.
+armed no graph is kept apart, so nothing could be dropped, and they are Paddle's own again. An optimizer's operators are
+tried again too, with no graph less.
 
 An operator that writes to its input, or that ranks meet in, is never tried twice; one that draws random numbers draws
 the same ones.
@@ -10,7 +11,7 @@ the same ones.
 
 import functools
 
-from . import again, steps
+from . import again, native
 from .oom import Failure, is_oom
 from .runtime import runtime, thread
 from .state import RandomState
@@ -80,10 +81,16 @@ def _may_run_twice(name):
 
 
 def _is_ours(error, kwargs):
-    """True for an OOM of the loss region."""
-    if (thread.inside and not thread.loss) or not runtime.guarding or steps.running():
+    """True for an OOM of the loss region, or of an update."""
+    if (thread.inside and not thread.loss) or not runtime.guarding:
         return False
     return is_oom(error) and not again.is_reported(error) and kwargs.get("out") is None
+
+
+def _again(failure, function, name):
+    if thread.updating:
+        return again.again(failure, function, name, native.OPTIMIZER, drops=False)
+    return again.again(failure, function, name)
 
 
 def _guarded(original):
@@ -97,7 +104,7 @@ def _guarded(original):
             if not _is_ours(error, kwargs):
                 raise
             failure = Failure(error)
-        return again.again(failure, lambda: original(*args, **kwargs), name)
+        return _again(failure, lambda: original(*args, **kwargs), name)
 
     return guarded
 
@@ -121,6 +128,6 @@ def _guarded_random(original):
             before.restore()
             return original(*args, **kwargs)
 
-        return again.again(failure, once_more, name)
+        return _again(failure, once_more, name)
 
     return guarded

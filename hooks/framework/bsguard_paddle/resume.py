@@ -4,9 +4,11 @@ twice. The micro-batch is never halved for it: the moments do not grow with the 
 The step has two parts. Clipping and regularisation may scale gradients in place, so they are run again only while no
 gradient has been written to. The update loop remembers which parameters it has updated and passes over them when it is
 run again: that serves where the moments are made, which is where memory is taken. An OOM inside the update of a parameter
-may have come before or after it was written, as may one in a fused update of many: those are not resumed.
+(or of many, where it is fused) before its operator has begun is one like those; later it may have come before or after
+something was written, and is resumed only where all results are known to be there (inplace.py).
 """
 
+from . import again, inplace
 from .gradients import grad_of
 from .oom import Failure, is_oom
 from .runtime import MOST_WAITS, reclaim, runtime, wait_for_memory
@@ -29,6 +31,8 @@ def patch(kinds):
             kind._create_optimization_pass = _resuming(own["_create_optimization_pass"])
         if "_append_optimize_op" in own:
             kind._append_optimize_op = _once(own["_append_optimize_op"])
+        if "_append_optimize_multi_tensor_op" in own:
+            kind._append_optimize_multi_tensor_op = _fused(own["_append_optimize_multi_tensor_op"])
         if "_finish_update" in own:
             kind._finish_update = _noted(own["_finish_update"])
 
@@ -44,6 +48,10 @@ def _version(gradient):
         return None
     dense = gradient._is_initialized() and not gradient.is_selected_rows()
     return gradient.inplace_version, str(gradient.place), gradient.data_ptr() if dense else None
+
+
+def _is_final(error, attempt):
+    return not is_oom(error) or again.is_reported(error) or attempt == _MOST_ATTEMPTS
 
 
 def _make_room(attempt):
@@ -64,7 +72,7 @@ def _retrying(original):
                 try:
                     return original(self, *args, **kwargs)
                 except Exception as error:
-                    if begun[0] or not is_oom(error) or attempt == _MOST_ATTEMPTS or _versions(self) != before:
+                    if begun[0] or _is_final(error, attempt) or _versions(self) != before:
                         raise
                     Failure(error)  # lets go of what the traceback holds
                 _make_room(attempt)
@@ -87,9 +95,7 @@ def _resuming(original):
                 try:
                     return original(self, *args, **kwargs)
                 except Exception as error:
-                    fused = getattr(self, "_use_multi_tensor", False)
-                    uncertain = fused or _UNCERTAIN in _updated[id(self)]
-                    if uncertain or not is_oom(error) or attempt == _MOST_ATTEMPTS:
+                    if _UNCERTAIN in _updated[id(self)] or _is_final(error, attempt):
                         raise
                     Failure(error)  # lets go of what the traceback holds
                 _make_room(attempt)
@@ -111,13 +117,61 @@ def _once(original):
         if parameter.name in done:
             return None
         done.add(_UNCERTAIN)
-        result = original(self, block, param_and_grad, *args, **kwargs)
+        begun, failure, result = inplace.begun(), None, None
+        try:
+            result = original(self, block, param_and_grad, *args, **kwargs)
+        except Exception as error:
+            if not is_oom(error) or again.is_reported(error):
+                raise
+            if inplace.begun() == begun and _is_paddles(self):
+                done.discard(_UNCERTAIN)
+                raise
+            failure = Failure(error)
+        if failure is not None and not inplace.bring_home(_written_with(self, parameter)):
+            failure.throw()
         done.discard(_UNCERTAIN)
         done.add(parameter.name)
         return result
 
     _append_optimize_op.__doc__ = original.__doc__
     return _append_optimize_op
+
+
+def _is_paddles(optimizer):
+    """True for an optimizer whose updates write by the operators alone that inplace.py counts."""
+    kind = type(optimizer)
+    return kind._append_optimize_op.__module__ == __name__ and kind.__module__.startswith("paddle.")
+
+
+def _written_with(optimizer, parameter):
+    """What an update of this parameter may write to: itself, its moments, its master weight."""
+    master = (getattr(optimizer, "_master_weights", None) or {}).get(parameter.name)
+    found = [parameter] if master is None else [parameter, master]
+    for kept in (optimizer._accumulators or {}).values():
+        for owner in found[:2]:
+            one = kept.get(owner.name)
+            found.extend(one if isinstance(one, list) else [] if one is None else [one])
+    return found
+
+
+def _fused(original):
+    def _append_optimize_multi_tensor_op(self, *args, **kwargs):
+        done = _updated.get(id(self))
+        if done is None:
+            return original(self, *args, **kwargs)
+        done.add(_UNCERTAIN)
+        begun = inplace.begun()
+        try:
+            result = original(self, *args, **kwargs)
+        except Exception:
+            if inplace.begun() == begun:
+                done.discard(_UNCERTAIN)
+            raise
+        done.discard(_UNCERTAIN)
+        return result
+
+    _append_optimize_multi_tensor_op.__doc__ = original.__doc__
+    return _append_optimize_multi_tensor_op
 
 
 def _noted(original):

@@ -17,6 +17,8 @@ class _Thread(threading.local):
     loss = 0  # > 0 in a layer of the loss region: its operators are tried again
     deferred = None  # a list: reducers are told of no forward, and those that would be are noted (ranks.py)
     collective = None  # name of the last one that ran below a boundary
+    updating = 0  # > 0 in an optimizer's step and where gradients are unscaled
+    writes = 0  # operators of updates that write to what they are given, begun so far (inplace.py)
     inside = 0  # > 0 below a boundary, in a backward or in a trial: Layer calls are Paddle's own there
 
 

@@ -4,7 +4,7 @@ import threading
 
 from . import arming, boundary, evidence, native
 from .call import stepped_on
-from .runtime import note_phase, runtime
+from .runtime import note_phase, runtime, thread
 
 
 class _Depth(threading.local):
@@ -44,6 +44,7 @@ def _counted(original):
             return original(self, *args, **kwargs)
         before = runtime.library.set_phase(native.OPTIMIZER)
         _depth.value += 1
+        thread.updating += 1
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
@@ -52,6 +53,7 @@ def _counted(original):
             raise
         finally:
             _depth.value -= 1
+            thread.updating -= 1
         _ended(self)
         return result
 

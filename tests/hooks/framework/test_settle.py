@@ -25,7 +25,9 @@ def whole(run_job, tmp_path):
 
 
 def start(run_job, tmp_path, capacity, steps, name, **options):
-    job = run_job(JOB, tmp_path / "out.npz", *SIZE, "--steps", str(steps), memory=str(int(capacity)), name=name, **options)
+    job = run_job(
+        JOB, tmp_path / "out.npz", *SIZE, "--steps", str(steps), memory=str(int(capacity)), name=name, **options
+    )
     assert job.returncode == 0, job
     return job
 

@@ -1,4 +1,8 @@
-"""Fails each allocation of an optimizer's first steps in turn: optimizers.py NAME [clip] [groups] [decay]
+"""Fails each allocation of an optimizer's first steps in turn:
+optimizers.py NAME [clip] [groups] [decay] [fused] [scaler|minimize]
+
+fused: one operator for all parameters (use_multi_tensor). scaler: with paddle.amp.GradScaler, which unscales the gradients
+and moves its scale at each step; minimize: by its minimize().
 
 Prints one line of JSON: how many allocations the step makes, and for each failed one whether the weights afterwards equal
 those of a run without; or `why` the optimizer cannot be had so. The simulated driver is told through its control
@@ -23,8 +27,10 @@ driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 TERMINAL = 4
 
 paddle.set_device("gpu")
-paddle.set_default_dtype("float64")
 name, options = sys.argv[1], sys.argv[2:]
+scaling = [one for one in ("scaler", "minimize") if one in options]
+# Fused operators and the scaler's know no float64.
+paddle.set_default_dtype("float32" if scaling or "fused" in options else "float64")
 kind = getattr(paddle.optimizer, name)
 # Lamb's has a name of its own; Rprop, which looks at signs only, has none.
 DECAY = next(
@@ -33,7 +39,7 @@ DECAY = next(
 if "decay" in options and DECAY is None:
     print(json.dumps({"why": "it has no weight decay"}))
     sys.exit()
-x = paddle.to_tensor(np.random.RandomState(0).rand(16, 32))
+x = paddle.to_tensor(np.random.RandomState(0).rand(16, 32).astype(paddle.get_default_dtype()))
 y = paddle.to_tensor(np.random.RandomState(1).randint(0, 8, (16, 1)))
 
 
@@ -54,8 +60,11 @@ def train(step_to_disturb=None, fail_at=0):
         extra["batch_num"] = 2
     if name == "LBFGS":
         extra = {"learning_rate": 0.1, "max_iter": 3}
+    if "fused" in options:
+        extra["use_multi_tensor"] = True
     optimizer = kind(parameters=parameters, grad_clip=clip, **extra)
     made = 0
+    scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0, incr_every_n_steps=1) if scaling else None
 
     def evaluate():
         optimizer.clear_grad()
@@ -65,16 +74,31 @@ def train(step_to_disturb=None, fail_at=0):
 
     closure = [evaluate] if name == "LBFGS" else []
     for step in range(3):
-        F.cross_entropy(net(x), y).backward()
+        loss = F.cross_entropy(net(x), y)
+        if scaler is not None:
+            # It switches itself off where the type is another; nothing here is computed in float16.
+            with paddle.amp.auto_cast(dtype="float16", custom_black_list=["linear", "matmul_v2", "matmul", "mul"]):
+                loss = scaler.scale(loss)
+        loss.backward()
         before = driver.simgpu_calls()
         if step == step_to_disturb and fail_at:
             paddle.device.cuda.empty_cache()
             driver.simgpu_fail_at(fail_at, TERMINAL)
-        optimizer.step(*closure)
+        if "scaler" in options:
+            scaler.step(optimizer)
+            scaler.update()
+        elif "minimize" in options:
+            scaler.minimize(optimizer, loss)
+        else:
+            optimizer.step(*closure)
         driver.simgpu_fail_at(0, 0)
         if step == step_to_disturb:
             made = driver.simgpu_calls() - before
         optimizer.clear_grad()
+        del loss
+    if scaler is not None:
+        assert scaler.is_enable()
+        return [p.numpy() for p in [*net.parameters(), scaler._scale]], made
     return [p.numpy() for p in net.parameters()], made
 
 
