@@ -5,7 +5,7 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, chunks, evidence, gradients, loss, native, ranks
+from . import arming, boundary, chunks, evidence, gradients, loss, native, ranks
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
@@ -53,6 +53,7 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
                     call.clear_seeds()
                 raise
     finally:
+        boundary.backward_ended()
         runtime.library.set_phase(native.OTHER if phase_before == native.LOSS else phase_before)
 
 

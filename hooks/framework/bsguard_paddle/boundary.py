@@ -17,7 +17,7 @@ _NO_PLACE = (
 )
 
 _told = set()  # what concerns many layers is said of the first one
-_in_this_step = set()  # ids of the layers that were outermost since the last optimizer step
+_in_this_step = set()  # ids of the layers that were outermost since the last backward or optimizer step
 
 
 def layer_call(self, *args, **kwargs):
@@ -210,6 +210,11 @@ def _forward_whole(call):
     own.update((id(leaf), original) for original, leaf in joints)
     own.update((id(parameter), parameter) for parameter in call.layer.parameters())
     return outputs, own
+
+
+def backward_ended():
+    """A backward ended. Who updates the weights by hand steps with no optimizer, and may use other layers now."""
+    _in_this_step.clear()
 
 
 def step_ended():

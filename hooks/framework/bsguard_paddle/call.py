@@ -61,6 +61,7 @@ class Call:
         self.device = device
         self.pieces = 1
         self.again = None  # what is being tried once more as it was, in words
+        self.at_the_floor = False  # single samples were refused once: there is one more try
         self.micro_batch = inputs.batch
         self.proof = None
         self.sequence = 0  # of the decision that it runs by

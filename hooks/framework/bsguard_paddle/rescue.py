@@ -58,6 +58,11 @@ def shrink(call, phase, failure):
     if why is not None and inputs.batch >= 2:
         library.refused(site.name, why)
     if decision.verdict != native.SHRINK:
+        if why is None and not call.at_the_floor:
+            # No smaller chunk is left, but what failed may have been an accident: the same once more, and no more.
+            call.at_the_floor, call.again = True, _AGAIN[phase]
+            failure.error.__traceback__ = None
+            return
         give_up(call, phase, failure)
     call.pieces = decision.accumulation_steps
     call.micro_batch = decision.micro_batch

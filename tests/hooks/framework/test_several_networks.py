@@ -14,3 +14,27 @@ def test_gan(run_job, pieces):
     assert job.returncode == 0 and not job.events_of("refused", "disarmed"), job
     assert {entry["boundary"] for entry in job.control["entries"]} >= ({"Generator", "Critic"} if pieces > 1 else set())
     assert all(abs(a - b) <= 1e-10 * abs(b) for a, b in zip(job.result, plain.result)), (job.result, plain.result)
+
+
+BY_HAND = """
+    import paddle, paddle.nn as nn
+    paddle.set_device("gpu")
+    networks = [nn.Linear(4, 4) for _ in range(9)]
+    for network in networks:
+        network(paddle.ones([2, 4])).mean().backward()
+        with paddle.no_grad():
+            for parameter in network.parameters():
+                parameter.set_value(parameter - 0.1 * parameter.grad)
+                parameter.clear_gradient()
+    print(0)
+    if {at_once}:
+        sum(network(paddle.ones([2, 4])).mean() for network in networks).backward()
+"""
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_weights_updated_by_hand(run_job, at_once):
+    """Many networks one after another are no network written as a function of layers; many in one step are."""
+    job = run_job(BY_HAND.format(at_once=at_once), env={"BSGUARD_ARM": "always"})
+    assert job.returncode == 0, job
+    assert len(job.events_of("disarmed")) == at_once, job  # said of the first of those that are too many
