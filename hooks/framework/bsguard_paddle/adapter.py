@@ -79,6 +79,7 @@ def _install(paddle):
     scaler.patch()
     paddle.nn.Layer.__call__ = boundary.layer_call
     core.eager.run_backward = backward.run_backward
+    runtime.run_partial_grad = partial.forgetting(runtime.run_partial_grad)
     core.eager.run_partial_grad = partial.run_partial_grad
     named.watch(library.option("BSGUARD_BOUNDARY"))
     runtime.guarding = True

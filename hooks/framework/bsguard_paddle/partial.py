@@ -6,10 +6,35 @@ and through the inner graphs with the gradients that arrive at their leaves as s
 
 from . import chunks, native
 from .call import one_backward, pending
-from .oom import attempt
+from .oom import attempt, is_oom
 from .rescue import shrink, went_through
 from .runtime import inside, runtime, thread
 from .site import site_of
+
+
+def forgetting(original):
+    """run_partial_grad that holds nothing once it ran out of memory: Paddle keeps the graph of the last one until the next
+    has run, so a small one on the host comes after it."""
+
+    def run(outputs, inputs, grad_outputs, retain, create_graph, *rest):
+        try:
+            return original(outputs, inputs, grad_outputs, retain, create_graph, *rest)
+        except Exception as error:
+            if is_oom(error):
+                _run_a_small_one(original, rest)
+            raise
+
+    return run
+
+
+def _run_a_small_one(original, rest):
+    paddle = runtime.paddle
+    try:
+        with inside(), paddle.enable_grad():
+            leaf = paddle.to_tensor(1.0, place=paddle.CPUPlace(), stop_gradient=False)
+            original([leaf * 1.0], [leaf], [None], False, False, *rest)
+    except Exception:
+        pass  # the graph stays for a while: no reason to hide the error that matters
 
 
 def run_partial_grad(
