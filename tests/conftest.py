@@ -355,7 +355,9 @@ def run_ranks(build: Path, library: Path, tmp_path: Path):
         ]
         if hung:
             pytest.fail(f"timed out after {timeout} s\n" + "\n".join(map(str, jobs)))
-        check_reports(folder, {**common, **{key: value for own in (rank_env or {}).values() for key, value in own.items()}})
+        check_reports(
+            folder, {**common, **{key: value for own in (rank_env or {}).values() for key, value in own.items()}}
+        )
         return jobs
 
     return run
