@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import retry
 from benchmarks.job import Job, one_of, two
 from demonstration import options
 from support.environ import BUILD, VENV
@@ -58,7 +59,24 @@ def add(kinds: Any) -> None:
     parser.add_argument("--rounds", type=options.count, default=5, metavar="N", help="rounds measured (default: 5)")
     parser.add_argument("--steps", type=two, default=6, metavar="N", help="steps a round, at least 2 (default: 6)")
 
-    parser.set_defaults(run=lambda asked: run(asked.models or list(MODELS), asked.chunks, asked.rounds, asked.steps))
+    parser.add_argument(
+        "--retry", action="store_true", help="instead: milliseconds from the exception to the next attempt"
+    )
+    parser.add_argument(
+        "--networks",
+        type=options.count,
+        default=40,
+        metavar="N",
+        help="of --retry: each fails three times (default: 40)",
+    )
+
+    def chosen(asked: Any) -> int:
+        models = asked.models or list(MODELS)
+        if asked.retry:
+            return retry.run(models, asked.networks)
+        return run(models, asked.chunks, asked.rounds, asked.steps)
+
+    parser.set_defaults(run=chosen)
 
 
 def _chunks(text: str) -> list[int]:

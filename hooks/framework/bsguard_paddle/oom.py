@@ -48,8 +48,27 @@ def request_bytes(text):
     return int(float(found.group(1)) * _UNITS[found.group(2)]) if found else 0
 
 
+def _let_go(error):
+    """Of what the frames of its traceback held, and those of the exceptions behind it. All of these stay, with their lines,
+    for the user's screen."""
+    running = {id(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
+    behind, met = [error], set()
+    while behind:
+        one = behind.pop()
+        if one is None or id(one) in met:
+            continue
+        met.add(id(one))
+        behind += [one.__cause__, one.__context__]
+        traceback.clear_frames(one.__traceback__)
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            # What locals() gave stays with its frame until it is asked again, now of nothing. Of a frame that still runs
+            # that would keep its locals, the error among them.
+            if id(frame) not in running:
+                frame.f_locals  # noqa: B018
+
+
 class Failure:
-    """An OOM that was caught: the exception for the user, without a hold on any tensor."""
+    """An OOM that was caught: the exception for the user, as he would have had it, without a hold on any tensor."""
 
     def __init__(self, error):
         self.error = error
@@ -59,15 +78,7 @@ class Failure:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         told = [line for line in lines if "ut of memory" in line]
         self.line = ((told or lines or [type(error).__name__])[0])[:300]
-        # The lines of the traceback stay for the user's screen; what its frames held goes.
-        traceback.clear_frames(error.__traceback__)
-        running = {id(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            # What locals() gave stays with its frame until it is asked again, now of nothing. Of a frame that still runs
-            # that would keep its locals, the error among them.
-            if id(frame) not in running:
-                frame.f_locals  # noqa: B018
-        error.__context__ = None
+        _let_go(error)
 
     def forget(self):
         """It was helped: lets go of the exception's frames."""

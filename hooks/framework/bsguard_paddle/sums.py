@@ -12,27 +12,34 @@ from .graph import accumulation_nodes, node_of
 from .oom import is_oom
 from .runtime import inside, is_tensor, runtime
 
-_MOST_ELEMENTS = 4 << 20  # of all weights looked at, smallest first: a copy of their gradients is made
+_MOST_ELEMENTS = 4 << 20  # of all weights looked at, smallest first: they and their gradients are copied to the host
 _FLOOR = 1e-4  # of the largest gradient: below it a gradient is taken as rounding
+
+
+def _on_host(tensor):
+    """Its elements in double precision, in one row, on the host: no memory of the device, and no operator for each of a few
+    hundred weights, most of which are small."""
+    kind = str(tensor.dtype)
+    if "float16" in kind:  # bfloat16 is none of numpy's
+        tensor = tensor.astype("float32")
+    array = tensor.detach().numpy().reshape([-1])
+    return (array.real if "complex" in kind else array).astype("float64")
 
 
 class _Pull:
     """Gradients of some weights from one backward, as numbers that add up. rows: sum, product with the weight."""
 
     def __init__(self, found, weights):
+        """weights: [their elements, by _on_host()]."""
         import numpy
 
-        paddle = runtime.paddle
-        measures = []
-        for gradient, weight in zip(found, weights):
+        table = numpy.zeros([len(weights), 4])
+        for row, gradient, w in zip(table, found, weights):
             if gradient is None or not gradient._is_initialized() or gradient.is_selected_rows():
-                measures.append(paddle.zeros([4], "float64"))
                 continue
-            g, w = gradient.astype("float64").flatten(), weight.astype("float64").flatten()
-            norm = g.norm()
-            bounds = (norm * float(w.size) ** 0.5, norm * w.norm())
-            measures.append(paddle.stack([one.reshape([]) for one in (g.sum(), (g * w).sum(), *bounds)]))
-        table = paddle.stack(measures).numpy() if measures else numpy.zeros([0, 4])
+            g = _on_host(gradient)
+            norm = float(g.dot(g)) ** 0.5
+            row[:] = g.sum(), g.dot(w), norm * w.size**0.5, norm * float(w.dot(w)) ** 0.5
         self.rows, self.scales = table[:, :2], table[:, 2:]
 
     def is_zero(self):
@@ -53,8 +60,9 @@ def check(layer, inputs, proof, forward, size, rows, tolerance):
             break
         weights.append(weight)
     try:
+        values = [_on_host(weight) for weight in weights]
         pulls = [
-            _pulls(layer, forward, proof, weights, start, stop, rows)
+            _pulls(layer, forward, proof, (weights, values), start, stop, rows)
             for start, stop in ((0, rows), (0, size), (size, rows))
         ]
     except _Outsider:
@@ -92,9 +100,11 @@ class _Outsider(Exception):
     """The graph reaches a weight of somebody else's."""
 
 
-def _pulls(layer, forward, proof, weights, start, stop, rows):
-    """{"together": of all outputs that depend on the samples, index: of each that seems not to}."""
+def _pulls(layer, forward, proof, looked_at, start, stop, rows):
+    """{"together": of all outputs that depend on the samples, index: of each that seems not to}. looked_at: (weights,
+    their elements)."""
     paddle = runtime.paddle
+    weights, values = looked_at
     leaves = tree.leaves(forward(start, stop))
     differentiable = [
         (index, leaf, output)
@@ -124,8 +134,7 @@ def _pulls(layer, forward, proof, weights, start, stop, rows):
             if pairs and weights:
                 roots, seeds = [leaf for leaf, _ in pairs], [seed for _, seed in pairs]
                 found = paddle.grad(roots, weights, seeds, retain_graph=True, allow_unused=True)
-            with paddle.no_grad():
-                pulls[key] = _Pull(found, weights)
+            pulls[key] = _Pull(found, values)
     return pulls
 
 

@@ -31,19 +31,34 @@ def layer(way):
         list(layer("plain") for _ in (x,))
     elif way == "context":
         try:
-            raise KeyError(x)
+            raise KeyError("no such key")
         except KeyError:
             raise MemoryError("ResourceExhaustedError: Out of memory error on gpu:0")
+    elif way == "cause":
+        try:
+            layer("context")
+        except MemoryError as error:
+            raise MemoryError("ResourceExhaustedError: Out of memory error on gpu:0") from error
     raise MemoryError("ResourceExhaustedError: Out of memory error on gpu:0")
 
 
 result, failure = attempt(lambda: layer({way!r}))
 assert result is None and alive
 assert not any(reference() for reference in alive), alive
+chain = []
+try:
+    failure.throw()
+except MemoryError as error:
+    while error is not None:
+        chain.append((type(error).__name__, error.__cause__ is not None, error.__traceback__ is not None))
+        error = error.__context__
+wanted = [("MemoryError", False, True), ("KeyError", False, True)]
+expected = {{"context": wanted, "cause": [("MemoryError", True, True), *wanted]}}
+assert chain == expected.get({way!r}, wanted[:1]), chain
 """
 
 
-@pytest.mark.parametrize("way", ["plain", "locals", "inner", "generator", "context"])
+@pytest.mark.parametrize("way", ["plain", "locals", "inner", "generator", "context", "cause"])
 def test_nothing_is_held(run_plain, repo, way):
     job = run_plain(
         [sys.executable, "-c", SCRIPT.format(way=way)], env={"PYTHONPATH": str(repo / "hooks" / "framework")}
