@@ -56,9 +56,16 @@ def rest():
 
 
 def _put(which):
-    vars(runtime.paddle._C_ops).update((name, pair[which]) for name, pair in _operators.items())
+    """Paddle's own (0) or ours (1), but where somebody else has put a third in the place of the other since: that one stays,
+    in front of whichever it calls. Ours without a graph to drop, or Paddle's own unguarded, do no harm."""
+    table = vars(runtime.paddle._C_ops)
+    other = 1 - which
+    table.update((name, pair[which]) for name, pair in _operators.items() if table.get(name) is pair[other])
+    tensor = runtime.paddle.base.core.eager.Tensor
+    own = vars(tensor)
     for name, pair in _methods.items():
-        setattr(runtime.paddle.base.core.eager.Tensor, name, pair[which])
+        if own.get(name) is pair[other]:
+            setattr(tensor, name, pair[which])
 
 
 def _find():

@@ -45,3 +45,39 @@ def test_an_oom_in_the_loss(run_job, kind):
             assert np.abs(np.array(a) - np.array(b)).max() <= 1e-10 * np.abs(np.array(a)).max()
         phases |= {event["phase"] for event in job.events_of("oom")}
     assert phases
+
+
+def test_what_another_library_puts_in_an_operators_place_while_armed_stays(run_job):
+    job = run_job(
+        """
+        import json
+        import paddle
+
+        def counted(function):
+            def counting(*args, **kwargs):
+                counting.calls += 1
+                return function(*args, **kwargs)
+            counting.calls = 0
+            return counting
+
+        paddle.set_device("gpu")
+        tensor, own = paddle.base.core.eager.Tensor, dict(vars(paddle._C_ops))
+        add = tensor.__add__
+        net = paddle.nn.Linear(4, 4)
+        optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+        theirs, guarded = {}, []
+        for step in range(4):
+            out = net(paddle.ones([2, 4]))
+            if not step:
+                theirs = {"tanh": counted(paddle._C_ops.tanh), "__add__": counted(tensor.__add__)}
+                paddle._C_ops.tanh, tensor.__add__ = theirs["tanh"], theirs["__add__"]
+            guarded.append(paddle._C_ops.exp is not own["exp"])
+            (paddle.tanh(out) + paddle.exp(out)).sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        kept = paddle._C_ops.tanh is theirs["tanh"] and tensor.__add__ is theirs["__add__"]
+        print(json.dumps([kept, guarded, [one.calls for one in theirs.values()]]))
+        """
+    )
+    assert job.returncode == 0, job
+    assert job.result == [True, [True, False, False, False], [4, 4]], job
