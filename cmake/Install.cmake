@@ -12,6 +12,7 @@ install(DIRECTORY hooks/framework/ DESTINATION ${BSG_HOME}/bsguard
   FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)
 if(SKBUILD)
   install(FILES shim/bsguard.h DESTINATION ${BSG_HOME})
+  install(FILES docs/man/bsguard.1 DESTINATION ${SKBUILD_DATA_DIR}/share/man/man1)
 else()
   install(FILES shim/bsguard.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
@@ -24,6 +25,7 @@ else()
     DEPENDS bsguard-options docs/man/bsguard.7.in cmake/ManualPage.cmake VERBATIM)
   add_custom_target(manual_page ALL DEPENDS ${page})
   install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)
+  install(FILES docs/man/bsguard.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 endif()
 
 # cpack -G DEB: the library and the Python half. The command `bsguard` comes by pip, whose packages Debian has only in part.

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Optional, TypeVar
 
@@ -101,14 +102,33 @@ def read_text(path: Path) -> Optional[str]:
     return None if data is None else data.decode("utf-8", "replace")
 
 
-def read_events(folder: Path, notes: list[str]) -> Iterator[Event]:
-    """The events of a folder, one at a time. A last line that was cut off is told in `notes`: its job was killed."""
+@dataclass
+class Place:
+    """How far the events of a growing file were read."""
+
+    inode: int = 0
+    offset: int = 0
+    lines: int = 0
+
+
+def read_events(folder: Path, notes: list[str], place: Optional[Place] = None) -> Iterator[Event]:
+    """The events of a folder, one at a time. A last line that was cut off is told in `notes`: its job was killed.
+
+    With a place only those behind it, and the place moves with them; a last line that is not whole is then read when it is.
+    Another file in its stead, or a shorter one, is read from its beginning, and the place says so: its lines count from 0.
+    """
     path = folder / "events.jsonl"
     file = open_plain(path, MOST_EVENTS_BYTES)
     if file is None:
         return
     with file:
         number = 0
+        if place is not None:
+            state = os.fstat(file.fileno())
+            if place.inode != state.st_ino or place.offset > state.st_size:
+                place.inode, place.offset, place.lines = state.st_ino, 0, 0
+            number = place.lines
+            file.seek(place.offset)
         while True:
             try:
                 line = file.readline(MOST_LINE + 1)
@@ -119,7 +139,12 @@ def read_events(folder: Path, notes: list[str]) -> Iterator[Event]:
             number += 1
             if len(line) > MOST_LINE:
                 raise BadInput(f"{path}, line {number}: longer than {MOST_LINE} bytes")
+            if not line.endswith(b"\n") and place is not None:
+                return
             if not line.endswith(b"\n") and number > 1:
                 notes.append(f"{path}: the last line is cut off; it is left out")
                 return
-            yield _decode(_EVENT, line, f"{path}, line {number}", "event")
+            event = _decode(_EVENT, line, f"{path}, line {number}", "event")
+            if place is not None:
+                place.offset, place.lines = place.offset + len(line), number
+            yield event

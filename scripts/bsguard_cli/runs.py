@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from bsguard_cli.errors import BadInput
-from bsguard_cli.reading import read_control, read_events, read_report
+from bsguard_cli.reading import Place, read_control, read_events, read_report
 from bsguard_cli.records import Control, Event, Report, Site
 
 FILES = ("control.json", "events.jsonl", "report.json")
@@ -331,6 +331,25 @@ def find(argument: Optional[str]) -> Path:
     return runs[-1]
 
 
+class Followed:
+    """A process's files that grow while one looks on: what was read once is not read again."""
+
+    def __init__(self, folder: Path, number: Optional[int]) -> None:
+        self.folder, self.number = folder, number
+        self._place = Place()
+        self._rank = Rank(folder, number)
+
+    def read(self) -> Rank:
+        """All that is known by now. The same object each time, until another file of events takes the place of the first."""
+        rank = self._rank
+        for event in read_events(self.folder, rank.notes, self._place):
+            if self._place.lines == 1 and rank.last is not None:
+                rank = self._rank = Rank(self.folder, self.number)  # another file, or one that was begun anew
+            rank.take(event)
+        rank.control, rank.report = read_control(self.folder), read_report(self.folder)
+        return rank
+
+
 def load_rank(folder: Path, number: Optional[int]) -> Rank:
     """Reads the files of one process."""
     rank = Rank(folder, number, control=read_control(folder), report=read_report(folder))
@@ -339,13 +358,13 @@ def load_rank(folder: Path, number: Optional[int]) -> Rank:
     return rank
 
 
-def load(folder: Path) -> Run:
-    """Reads a run, all its ranks."""
+def load(folder: Path, one: Callable[[Path, Optional[int]], Rank] = load_rank) -> Run:
+    """Reads a run, all its ranks. one: reads the files of one process."""
     ranks = _rank_folders(folder)
-    loaded = [load_rank(path, number) for number, path in ranks if _has_files(path)]
+    loaded = [one(path, number) for number, path in ranks if _has_files(path)]
     if _has_files(folder) or not loaded:
         match = _RANK_NAME.match(folder.name)
-        loaded.insert(0, load_rank(folder, int(match[1]) if match else None))
+        loaded.insert(0, one(folder, int(match[1]) if match else None))
     if not any(rank.control or rank.report or rank.last for rank in loaded):
         raise BadInput(f"{folder} says nothing yet: its files are empty")
     return Run(folder, loaded)

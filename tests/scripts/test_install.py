@@ -33,6 +33,8 @@ def test_an_installed_folder_can_be_moved(cmake, build: Path, tmp_path: Path, ru
     assert (home / "bsguard" / "inject" / "sitecustomize.py").is_file()
     assert (home / "bsguard" / "bsguard_paddle" / "adapter.py").is_file()
     assert (tmp_path / "second" / "include" / "bsguard.h").is_file()
+    for page in ("man1/bsguard.1", "man7/bsguard.7"):
+        assert (tmp_path / "second" / "share" / "man" / page).is_file()
 
 
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed: no Debian package can be made")
@@ -55,12 +57,9 @@ def test_the_debian_package(cmake, build: Path, tmp_path: Path, run_plain) -> No
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed: the page cannot be set")
-def test_the_manual_page_has_no_mistakes(build: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["groff", "-man", "-Tascii", "-P-cbou", "-ww", build / "bsguard.7"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert "BSGUARD_MEMORY_LIMIT" in done.stdout
+def test_the_manual_pages_have_no_mistakes(build: Path, repo: Path, tmp_path: Path) -> None:
+    for page, known in ((build / "bsguard.7", "BSGUARD_MEMORY_LIMIT"), (repo / "docs/man/bsguard.1", "--restarts N")):
+        words = ["groff", "-man", "-Tascii", "-P-cbou", "-ww", page]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+        assert known in done.stdout

@@ -77,6 +77,7 @@ def test_it_holds_what_the_repository_holds(wheel: Path, repo: Path) -> None:
                 assert there in names, there
                 assert archive.read(there) == (repo / file).read_bytes(), there
         assert archive.read(INSIDE + "bsguard.h") == (repo / "shim" / "bsguard.h").read_bytes()
+        assert any(name.endswith(".data/data/share/man/man1/bsguard.1") for name in names)
         assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
 
 

@@ -1,4 +1,4 @@
-"""bsguard manual: all of --help on one page, for docs/command.md."""
+"""bsguard manual: all of --help on one page, for docs/command.md and docs/man/bsguard.1."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import click
 
 
 @click.command("manual", hidden=True)
-def command() -> None:
+@click.option("--man", is_flag=True, help="As a manual page, bsguard(1).")
+def command(man: bool) -> None:
     """Print all of --help as one page of Markdown."""
-    from bsguard_cli.manual import manual
+    from bsguard_cli.manual import man_page, manual
 
-    click.echo(manual(), nl=False)
+    click.echo(man_page() if man else manual(), nl=False)

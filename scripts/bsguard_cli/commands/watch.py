@@ -44,12 +44,20 @@ def command(runs: tuple[str, ...], interval: float, once: bool, as_json: bool) -
 
 
 class _Watched:
-    """A run, read again only where a file of it changed."""
+    """A run, read again only where a file of it changed, and its events only from where they were read to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.seen: Any = None
         self.run: Any = None
+        self.processes: dict[Path, Any] = {}
+
+    def _one(self, folder: Path, number: Optional[int]):
+        from bsguard_cli.runs import Followed
+
+        if folder not in self.processes:
+            self.processes[folder] = Followed(folder, number)
+        return self.processes[folder].read()
 
     def look(self):
         from bsguard_cli.runs import FILES, load
@@ -61,9 +69,9 @@ class _Watched:
                 state = path.lstat()
             except OSError:
                 continue
-            now.append((path, state.st_mtime_ns, state.st_size))
+            now.append((path, state.st_ino, state.st_mtime_ns, state.st_size))
         if now != self.seen or self.run is None:
-            self.run, self.seen = load(self.folder), now
+            self.run, self.seen = load(self.folder, self._one), now
         return self.run
 
 

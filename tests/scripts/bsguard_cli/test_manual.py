@@ -10,12 +10,14 @@ import pytest
 from cli_support import REPO, RESCUED, arguments_of, process_environment
 
 from bsguard_cli.main import COMMANDS
-from bsguard_cli.manual import manual
+from bsguard_cli.manual import man_page, manual
 
 
 def test_the_manual_is_what_help_says() -> None:
     page = (REPO / "docs" / "command.md").read_text()
     assert page == manual(), "run scripts/bsguard manual > docs/command.md"
+    page = (REPO / "docs" / "man" / "bsguard.1").read_text()
+    assert page == man_page(), "run scripts/bsguard manual --man > docs/man/bsguard.1"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

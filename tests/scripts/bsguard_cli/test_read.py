@@ -11,6 +11,7 @@ import pytest
 from cli_support import RECORDED, REPO, RESCUED, full_report, started, write_run
 from jsonschema import Draft202012Validator
 
+from bsguard_cli import runs
 from bsguard_cli.summary import own_frames
 from support.environ import job_environment
 
@@ -189,6 +190,27 @@ def test_watch_once(bsguard, unrescued: Path) -> None:
     (one, two) = bsguard("watch", "--once", "--json", unrescued, RESCUED).json["jobs"]
     assert one["step"] == 116 and one["running"] is False and two["micro_batch"] == 64
     assert bsguard("watch", "--once").status == 0  # no run at all: it says so and goes on
+
+
+def test_a_run_that_grows_is_read_on_from_where_it_was(unrescued: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unrescued / "events.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:20])
+    followed = runs.Followed(unrescued, None)
+    rank = followed.read()
+    assert rank.total("step") == 1 and rank.last.step == 1
+    taken: list[str] = []
+    monkeypatch.setattr(runs.Rank, "take", lambda self, event, take=runs.Rank.take: (taken.append(event.type), take(self, event)))
+    assert followed.read() is rank and taken == []  # half a line is none
+    with open(path, "ab") as file:
+        file.write(lines[3][20:] + b"".join(lines[4:]))
+    assert followed.read() is rank
+    assert taken == [json.loads(line)["type"] for line in lines[3:]]
+    whole = runs.load_rank(unrescued, None)
+    assert (rank.total("step"), rank.peak, rank.ooms) == (whole.total("step"), whole.peak, whole.ooms)
+    path.unlink()
+    path.write_bytes(lines[0])  # another run in its place
+    assert followed.read().total("step") == 0
 
 
 def test_watch_ends_with_the_runs_that_were_named(bsguard) -> None:
