@@ -23,8 +23,22 @@ def text_of(name: str) -> str:
 
 
 @cache
+def bsguard():
+    """The command itself. Imported here: the tests are read, and not run, where its libraries are missing too."""
+    from bsguard_cli.main import command
+
+    return command
+
+
+@cache
 def help_of(*command: str) -> str:
     """The help of one of our commands."""
+    if command[0].endswith("/bsguard"):
+        import click
+
+        context = click.Context(bsguard(), info_name="bsguard")
+        made = bsguard().get_command(context, command[1]) if len(command) > 1 else bsguard()
+        return made.get_help(click.Context(made, info_name=command[-1], parent=context))
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, cwd=REPO, timeout=120)
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout
@@ -43,32 +57,61 @@ def test_files_of_the_repository_exist(name: str) -> None:
         assert (REPO / path).exists(), path
 
 
+OURS = r"(?:bsguard|scripts/(?:bsguard|setup|test|demo|bench|simgpu|wheel))"
+
+
 def commands(text: str) -> list[list[str]]:
-    """Lines of ours in blocks of code and in backticks, as words, without their comments."""
+    """Commands of ours in blocks of code and in backticks, as words, without their comments: also behind a variable, in
+    $(...), and behind another command or a time."""
     blocks = re.findall(r"^    (.+)$", text, re.M) + re.findall(r"```\w*\n(.*?)```", text, re.S)
-    lines = [line.strip() for block in blocks for line in block.splitlines()] + re.findall(r"`([^`\n]+)`", text)
-    found = []
-    for line in lines:
-        if re.match(r"(bsguard|scripts/(bsguard|setup|test|demo|bench|simgpu|wheel))( |$)", line):
-            try:
-                found.append(shlex.split(line, comments=True))
-            except ValueError:
-                continue  # prose
-    return found
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    found = [re.sub(rf"^(?:\S+=\S*|\$|srun|exec|(?:[\d*/]+ ){{5}}) +(?={OURS} )", "", line) for line in lines]
+    found += re.findall(rf"\$\(({OURS}[^)]*)\)", text) + re.findall(r"`([^`]+)`", text)
+    split = []
+    for line in (line for line in found if re.match(rf"{OURS}( |$)", line)):
+        try:
+            words = shlex.split(re.split(r" {3,}", line)[0], comments=True)  # what stands far behind explains
+            ends = [at for at, word in enumerate(words) if word in (">", ">>", "|", "&&", "||", ";")]
+            split.append(words[: min(ends, default=len(words))])
+        except ValueError:
+            continue  # prose
+    return split
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_commands_and_their_options_exist(name: str) -> None:
-    for words in commands(text_of(name)):
-        program, *arguments = words
-        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        subcommand = []
-        if program in ("bsguard", "scripts/bsguard", "scripts/bench") and own and re.fullmatch(r"[a-z]+", own[0]):
-            subcommand = [own[0]]
-        command = REPO / "scripts" / "bsguard" if program == "bsguard" else REPO / program
-        told = help_of(str(command), *subcommand)
-        for option in (word.split("=")[0] for word in own if word.startswith("--") and len(word) > 2):
-            assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", told), (words, option)
+def parsed(words: list[str]) -> None:
+    """The words as the command `bsguard` takes them, values and all; those of capital letters stand for something."""
+    import click
+
+    if len(words) < 2 or any(re.search(r"(^|=)[A-Z]+$", word) for word in words):
+        return
+    context = click.Context(bsguard(), info_name="bsguard")
+    own = bsguard().get_command(context, words[1])
+    assert own, words
+    try:
+        own.make_context(words[1], words[2:], parent=context)
+    except (click.exceptions.Exit, click.MissingParameter):
+        pass  # --help, or no more than a name in a sentence
+    except click.UsageError as error:
+        raise AssertionError(f"{' '.join(words)}: {error.format_message()}") from error
+
+
+def test_commands_and_their_options_exist() -> None:
+    seen = 0
+    for name in NAMES:
+        for words in commands(text_of(name)):
+            program, *arguments = words
+            own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+            subcommand = []
+            if program in ("bsguard", "scripts/bsguard", "scripts/bench") and own and re.fullmatch(r"[a-z]+", own[0]):
+                subcommand = [own[0]]
+            script = REPO / "scripts" / "bsguard" if program == "bsguard" else REPO / program
+            told = help_of(str(script), *subcommand)
+            for option in (word.split("=")[0] for word in own if word.startswith("--") and len(word) > 2):
+                assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", told), (name, words, option)
+            if program in ("bsguard", "scripts/bsguard") and subcommand:
+                parsed(words)
+            seen += 1
+    assert seen > 60
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,16 +139,42 @@ def test_series_exist() -> None:
 
 
 def test_the_kubernetes_example() -> None:
-    import yaml  # in the environment of Paddle 3 alone, where this is run; the file is read in both
+    import yaml
 
     (job,) = yaml.safe_load_all(text_of("docs/examples/deploy/kubernetes.yaml"))
     assert job["apiVersion"] == "batch/v1" and job["kind"] == "Job"
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["command"][:3] == ["bsguard", "run", "--"]
+    parsed(container["command"])
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"]: "/runs" for volume in pod["volumes"]}
     assert {"name": "BSGUARD_DIR", "value": "/runs"} in container["env"]
+
+
+def test_the_slurm_example() -> None:
+    """What SLURM reads is what sbatch knows; the rest is a script, whose job is guarded, not its launcher."""
+    text = text_of("docs/examples/deploy/slurm.sh")
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    options = re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M)
+    assert len(options) == text.count("#SBATCH") and options
+    assert {name for name, _ in options} <= {"job-name", "nodes", "ntasks", "gres", "time", "output", "gpus", "gpus-per-node"}
+    lines = text.replace("\\\n", " ").splitlines()
+    (line,) = (line for line in lines if line.startswith("srun "))
+    words = shlex.split(line)
+    parsed(words[words.index("bsguard") :])
+    assert words[words.index("--") + 1].startswith("python")
+
+
+def test_the_table_of_suites() -> None:
+    from bsguard_cli.suites import SUITES
+
+    rows = re.findall(r"^\| (Paddle\w+) \| (.*) \| (.*) \|$", text_of("docs/operations.md"), re.M)
+    assert [name for name, *_ in rows] == [suite.name for suite in SUITES]
+    for suite, (_, batch, checkpoint) in zip(SUITES, rows):
+        for setting in (suite.size, *suite.same, *filter(None, [suite.accumulation])):
+            assert setting.name in batch, (suite.name, setting)
+        assert suite.checkpoints and suite.checkpoints.resume.name in checkpoint
 
 
 def test_the_docker_example() -> None:
@@ -115,5 +184,6 @@ def test_the_docker_example() -> None:
     lines = [line for line in text_of("docs/examples/deploy/Dockerfile").splitlines() if line and line[0] != "#"]
     known = {"ARG", "FROM", "COPY", "RUN", "WORKDIR", "ENV", "CMD"}
     assert {line.split()[0] for line in lines} <= known
-    command = next(line for line in lines if line.startswith("CMD "))
-    assert json.loads(command[4:])[:3] == ["bsguard", "run", "--"]
+    words = json.loads(next(line for line in lines if line.startswith("CMD "))[4:])
+    assert words[:3] == ["bsguard", "run", "--"]
+    parsed(words)
