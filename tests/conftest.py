@@ -376,7 +376,9 @@ def _wait_for(processes, until: float, kill: Optional[tuple[int, str]]) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever runs jobs depends on the version of Paddle."""
+    """Whoever runs jobs depends on the version of Paddle. Those who share what `once` makes come last, so that they all
+    begin in one worker: two would ask for it at the same time, and one wait for the other."""
     for item in items:
         if {"run_job", "run_ranks"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.paddle)
+    items.sort(key=lambda item: "once" in getattr(item, "fixturenames", ()))
