@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +44,65 @@ def test_collapsed_stacks(bsguard, run: Path) -> None:
     report = bsguard("report", "--json", run).json["ranks"][0]
     live = next(part["bytes"] for part in [*report["accounting"], {"bytes": 0}])
     assert sum(stacks.values()) >= live
+
+
+READ_STACKS = """
+import json, logging, sys
+from flamegraph_textual.parsers import parse
+
+class Complaints(logging.Handler):
+    def emit(self, record):
+        sys.exit(record.getMessage())
+
+logging.getLogger("flamegraph_textual").addHandler(Complaints(logging.WARNING))
+profile = parse(sys.stdin.buffer.read(), "stacks")
+stacks = {}
+
+def walk(frame, above):
+    path = [*above, frame.name]
+    own = frame.values[0] - sum(child.values[0] for child in frame.children)
+    if own:
+        stacks[";".join(path[1:])] = own
+    for child in frame.children:
+        walk(child, path)
+
+walk(profile.root_stack, [])
+print(json.dumps([profile.root_stack.values[0], profile.total_sample, stacks]))
+"""
+
+
+@pytest.fixture(scope="module")
+def flame_graphs(build: Path) -> Path:
+    """A folder with a program of PyPI that shows flame graphs of collapsed stacks in a terminal."""
+    folder = build / "clients" / "flamegraph"
+    folder.parent.mkdir(exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--disable-pip-version-check", "--target", folder]
+            pins = REPO / "requirements" / "flamegraph.txt"
+            done = subprocess.run([*pip, "-r", pins], capture_output=True, text=True, timeout=250)
+            if done.returncode != 0:
+                shutil.rmtree(folder, ignore_errors=True)
+                pytest.skip(f"it cannot be fetched here: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+    return folder
+
+
+def test_a_flame_graph_program_reads_collapsed_stacks(bsguard, unrescued: Path, flame_graphs: Path) -> None:
+    """The tree that it draws has each of our stacks with its bytes, and nothing besides; what is no stack it refuses."""
+    text = bsguard("export", "--format", "collapsed", unrescued).stdout
+
+    def read(text: str) -> subprocess.CompletedProcess:
+        env = {**os.environ, "PYTHONPATH": str(flame_graphs)}
+        words = [sys.executable, "-c", READ_STACKS]
+        return subprocess.run(words, input=text, env=env, capture_output=True, text=True, timeout=100)
+
+    done = read(text)
+    assert done.returncode == 0, done
+    total, lines, stacks = json.loads(done.stdout)
+    ours = {stack: int(size) for stack, _, size in (line.rpartition(" ") for line in text.splitlines())}
+    assert stacks == ours and total == sum(ours.values()) and lines == len(ours) > 2
+    assert read(text + "forward;no size\n").returncode != 0
 
 
 def test_collapsed_stacks_start_at_the_outermost_frame(bsguard, unrescued: Path) -> None:
