@@ -298,6 +298,68 @@ static void decisions_section(const struct bsg_report *report, struct bsg_out *o
   }
 }
 
+/* Whether a line of a Python stack, which `length` ends, is of a library: not where the user has to change anything. */
+static bool of_a_library(const char *line, size_t length) {
+  static const char *const marks[] = {"/site-packages/", "/dist-packages/", "/bsguard_paddle/", "/lib/python3",
+                                      "<frozen "};
+
+  for (size_t i = 0; i < sizeof(marks) / sizeof(*marks); i++)
+    if (memmem(line, length, marks[i], strlen(marks[i])))
+      return true;
+  return false;
+}
+
+/* The innermost line of the user's own code on the way to the request; NULL: none is known. */
+static const char *own_line(const char *stack) {
+  for (const char *at = stack; *at; at += strcspn(at, "\n")) {
+    at += strspn(at, " \n");
+    if (*at && !of_a_library(at, strcspn(at, "\n")))
+      return at;
+  }
+  return NULL;
+}
+
+/* What was asked for, where in the program, and what there was. */
+static void asked(const struct bsg_report *report, struct bsg_out *out) {
+  const struct bsg_trigger *trigger = &report->oom->oom.trigger;
+  const char *line = own_line(report->oom->python_stack);
+
+  if (trigger->bytes) {
+    bsg_out_text(out, "Asked: ");
+    bsg_out_size(out, trigger->bytes);
+    bsg_out_format(out, " in %s", bsg_phase_name(trigger->where.phase));
+    if (trigger->where.step)
+      bsg_out_format(out, " of step %lld", (long long)trigger->where.step);
+    if (report->free_bytes != BSG_BYTES_UNKNOWN && report->capacity_bytes != BSG_BYTES_UNKNOWN) {
+      bsg_out_text(out, ", where ");
+      bsg_out_size(out, report->free_bytes);
+      bsg_out_text(out, " of ");
+      bsg_out_size(out, report->capacity_bytes);
+      bsg_out_text(out, " were free");
+    }
+    bsg_out_text(out, ".\n");
+  }
+  if (line) {
+    bsg_out_text(out, "Your code: ");
+    bsg_out_clean(out, line, 300);
+    bsg_out_text(out, "\n");
+  }
+}
+
+/* Fixed or per sample, and what would have fitted. */
+static void fits(const struct bsg_report *report, struct bsg_out *out) {
+  if (!report->has_fit || report->fits < 0)
+    return;
+  bsg_out_format(out, "Fits: %lld samples at once", (long long)report->fits);
+  if (report->oom->split.batch)
+    bsg_out_format(out, ", of a batch of %lld", (long long)report->oom->split.batch);
+  bsg_out_text(out, " (");
+  bsg_out_size(out, report->fit.fixed_bytes);
+  bsg_out_text(out, " are fixed, each sample takes ");
+  bsg_out_size(out, report->fit.per_sample_bytes);
+  bsg_out_text(out, ").\n");
+}
+
 /* For whoever reads no further. */
 static void in_short(const struct bsg_report *report, struct bsg_out *out) {
   if (!report->oom->met)
@@ -310,6 +372,9 @@ static void in_short(const struct bsg_report *report, struct bsg_out *out) {
     bsg_out_text(out, ")");
   }
   bsg_out_text(out, ".\n");
+  asked(report, out);
+  if (report->fits_matters)
+    fits(report, out);
   if (report->advice_count) {
     bsg_out_text(out, "First: ");
     bsg_out_text(out, report->advice[0].text);

@@ -31,7 +31,8 @@ static void begin(const char *name, enum bsg_mode mode, int rank, bool adapter) 
   for (int i = 0; i < 3; i++)
     fixture.holders[i] = (struct bsg_holder_fact){
         .api = "cuMemAlloc_v2", .bytes = (uint64_t)(3 - i) * GIB, .site = 40, .where = {i, BSG_PHASE_FORWARD}};
-  fixture.python = "  File \"train.py\", line 12 in forward\n  File \"train.py\", line 40 in <module>\n";
+  fixture.python = "  File \"/usr/lib/python3.11/site-packages/paddle/nn/layer/common.py\", line 234 in forward\n"
+                   "  File \"train.py\", line 12 in forward\n  File \"train.py\", line 40 in <module>\n";
   fixture.census = (struct bsg_census_fact){
       .total_bytes = 7 * GIB,
       .count = 9,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 from pathlib import Path
@@ -190,6 +191,13 @@ def test_the_two_reports_agree(run: Path) -> None:
     if oom is None:
         assert verdict["verdict"] == "none" and not report["advice"]
         return
+    head = "\n".join(lines[: lines.index("Run")])  # what is seen without scrolling
+    if oom["request_bytes"]:
+        assert re.search(rf"^Asked: .* in {oom['phase']} of step {oom['step']}, where .* were free\.$", head, re.M), head
+    if any("train.py" in frame for frame in oom["python_stack"]):
+        assert 'Your code: File "train.py", line 12 in forward' in head
+    if report["verdict"]["fits_micro_batch"] is not None:
+        assert f"Fits: {report['verdict']['fits_micro_batch']} samples at once, of a batch of {oom['batch']} (" in head
     assert verdict["culprit"] == (report["verdict"]["culprit"] or "unknown").replace(" ", "_")
     for key, value in (
         ("verdict", oom["verdict"]),
