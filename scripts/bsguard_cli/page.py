@@ -12,7 +12,7 @@ from markupsafe import Markup
 from bsguard_cli import charts
 from bsguard_cli.flame import stacks
 from bsguard_cli.runs import Rank, Run
-from bsguard_cli.summary import accounting, decisions, holders, is_bad, own_frames, verdict
+from bsguard_cli.summary import accounting, decisions, fit_line, holders, is_bad, own_frames, verdict
 from bsguard_cli.words import clean, known, seconds, size, split
 
 MOST_RANKS = 16  # that are shown in full
@@ -98,6 +98,7 @@ def _section(rank: Rank) -> dict[str, Any]:
         "facts": facts,
         "oom": report.oom if report else None,
         "stack": own_frames(report.oom.python_stack)[0] if report and report.oom else [],
+        "fit": fit_line(rank),
         "parts": _parts(rank),
         "memory": Markup(charts.memory(rank) or ""),
         "micro_batch": Markup(charts.micro_batch(rank) or ""),

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import msgspec
 
-from bsguard_cli.fit import Fit, of_rank
+from bsguard_cli.fit import HEADROOM, Fit, of_rank
 from bsguard_cli.flame import readable
 from bsguard_cli.runs import Rank, Run
 from bsguard_cli.words import clean, plural, size, split
@@ -80,6 +80,19 @@ def _fit(fit: Optional[Fit]) -> Optional[dict[str, Any]]:
         "source": fit.source,
         "points": [list(point) for point in fit.points],
     }
+
+
+def fit_line(rank: Rank) -> Optional[str]:
+    """Fixed or per sample, and what fits, in words; None where it was not measured."""
+    fit = of_rank(rank)
+    if fit is None or not fit.exact:
+        return None
+    brought = rank.report.fit if rank.report else None
+    most = brought.largest_micro_batch if brought else None
+    if most is None and rank.capacity:
+        most = fit.largest(rank.capacity * (1 - HEADROOM))
+    told = f"{size(fit.fixed)} fixed + {size(fit.per_sample)} a sample ({fit.source})"
+    return told if most is None else f"{told}; {plural(most, 'sample')} at once fit"
 
 
 def holders(rank: Rank) -> list[dict[str, Any]]:

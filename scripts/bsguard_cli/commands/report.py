@@ -106,9 +106,8 @@ def _share(part: Optional[int], whole: Optional[int]) -> str:
 
 
 def _print_rank(rank, out) -> None:
-    from bsguard_cli.fit import of_rank
     from bsguard_cli.screen import row, say, table
-    from bsguard_cli.summary import accounting, decisions, holders, own_frames
+    from bsguard_cli.summary import accounting, decisions, fit_line, holders, own_frames
     from bsguard_cli.words import clean, known, plural, size, split
 
     title = f" ({rank.name})" if rank.name else ""
@@ -141,9 +140,9 @@ def _print_rank(rank, out) -> None:
             who = line["where"] or f"{line['api'] or ''} (site not recorded)".strip()
             row(made, size(line["bytes"]), line["count"], known(line["phase"]), clean(who, 120))
         out.print(made)
-    fit = of_rank(rank)
-    if fit and fit.exact:
-        say(f"Memory: {size(fit.fixed)} fixed + {size(fit.per_sample)} a sample ({fit.source}); see bsguard plan")
+    fit = fit_line(rank)
+    if fit:
+        say(f"Memory: {fit}; see bsguard plan")
     report = rank.report
     if report and report.growth and report.growth.trend not in (None, "unknown", "flat"):
         grown = report.growth
