@@ -29,7 +29,7 @@ def test_time_and_heap(program, record_property) -> None:
     print(job.stdout)
     record_property("milliseconds", job.result)
     assert job.result["heap"] == 0, job
-    # The budget is 50 ms; a machine that runs other things at the same time must not fail here.
+    # The budget is 50 ms; a slow machine must not fail here.
     assert job.result["report_ms"] < 500 and job.result["refused_ms"] < 500, job
     report = checked(job.run / "report.json")
     assert report["memory"]["live_count"] == 100_000 and report["groups"]["total_bytes"] == 100_000 * 512
