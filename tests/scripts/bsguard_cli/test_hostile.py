@@ -264,7 +264,7 @@ def fuzz(bsguard, run: Path, examples: int) -> None:
 
 
 def test_fuzz(bsguard, spoilt: Path) -> None:
-    fuzz(bsguard, spoilt, 300)
+    fuzz(bsguard, spoilt, 150)
 
 
 @pytest.mark.slow
