@@ -112,6 +112,7 @@ def _train(site, device, args, kwargs):
                 raise
             failure = Failure(error)
         call = Call(site, inputs, Mode(), device)
+        call.late = True
         shrink(call, native.FORWARD, failure)
     outputs, own = _forward(call, failure)
     try:

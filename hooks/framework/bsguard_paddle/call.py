@@ -61,7 +61,8 @@ class Call:
         self.device = device
         self.pieces = 1
         self.again = None  # what is being tried once more as it was, in words
-        self.at_the_floor = False  # single samples were refused once: there is one more try
+        self.at_the_floor = False  # what can be made no smaller was refused once: there is one more try
+        self.late = False  # made after a forward that had failed: what that one changed is not known
         self.micro_batch = inputs.batch
         self.proof = None
         self.sequence = 0  # of the decision that it runs by

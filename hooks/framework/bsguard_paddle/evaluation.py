@@ -35,6 +35,7 @@ def _evaluate(site, device, args, kwargs):
                 raise
             failure = Failure(error)
     one = Call(site, inputs, Mode(), device)
+    one.late = failure is not None
     if decision.accumulation_steps > 1:
         one.proof = site.proof(inputs, one.mode, decision.micro_batch)
         if one.proof.why is not None:
@@ -44,7 +45,7 @@ def _evaluate(site, device, args, kwargs):
         if failure is not None:
             shrink(one, native.EVALUATION, failure)
         try:
-            result, failure = attempt(lambda: chunks.forward(one))
+            result, failure = attempt(lambda: _run(one, args, kwargs))
         except chunks.Mismatch as error:
             one.rewind()
             site.cannot_split(inputs, one.mode, str(error))
@@ -53,3 +54,9 @@ def _evaluate(site, device, args, kwargs):
             went_through(one)
             return result[0]
         one.rewind()
+
+
+def _run(one, args, kwargs):
+    if one.proof is None:  # it cannot be split, and is tried once more as it was
+        return original_call(one.layer, args, kwargs), None
+    return chunks.forward(one)

@@ -6,13 +6,11 @@ the batch at all) and the samples come out the same, the call may be cut. Where 
 batch only by coincidence (a square mask, class weights), cutting it fails the trial and other choices are tried.
 """
 
-import contextlib
 import itertools
-import sys
 
-from . import aside, collectives, gradients, ranks, sums, tree
+from . import aside, sums, tree
 from .graph import node_of
-from .noise import Noise
+from .objections import objection
 from .oom import Failure, is_oom
 from .outputs import (
     CONCATENATED,
@@ -27,29 +25,14 @@ from .outputs import (
     compare,
 )
 from .outside import Outside
-from .runtime import is_tensor, original_call, reclaim, runtime, thread
-from .state import LayerState, RandomState, batch_norm_kinds, batch_norms, normalises_by_batch
+from .runtime import is_tensor, reclaim, runtime
+from .state import LayerState, RandomState, batch_norms, normalises_by_batch
+from .trial import NO_MEMORY, Written, failed, without_randomness
+from .trial import run as _run
 
 _TRIAL_ROWS = 4
 _MOST_CHOICES = 16
-# Layers that talk to other ranks inside their forward: in chunks they would talk more often than the others expect. True:
-# also in a job of one rank, where it has a layer that does without (BatchNorm) which bsguard may split.
-_WITH_COLLECTIVES = {
-    "SyncBatchNorm": True,
-    "ColumnParallelLinear": False,
-    "RowParallelLinear": False,
-    "VocabParallelEmbedding": False,
-    "ParallelCrossEntropy": False,
-    "ColumnSequenceParallelLinear": False,
-    "RowSequenceParallelLinear": False,
-    "PipelineLayer": False,
-    "PipelineParallel": False,
-    "TensorParallel": False,
-    "SegmentParallel": False,
-    "MoELayer": True,  # its routing looks at the whole batch
-}
 _OF_THE_SAMPLES = ("dropout", "noise")  # each sample draws its own: the same in distribution
-_NO_MEMORY = "a trial with two samples did not fit the memory"
 
 
 class Proof:
@@ -72,7 +55,7 @@ class Proof:
     @property
     def fits(self):
         """False if there was no memory for a trial: it says nothing of the call, and there may be at another time."""
-        return self.why is not _NO_MEMORY
+        return self.why is not NO_MEMORY
 
     @property
     def exactness(self):
@@ -92,7 +75,7 @@ def prove(layer, inputs, mode, smallest):
     inputs: Inputs with a batch of at least 2. mode: autocast settings of the call. Never raises for a call that cannot
     be cut: any error of a trial is a reason against it.
     """
-    why = _objection(layer, mode)
+    why = objection(layer, mode)
     if why is not None:
         return Proof(why)
     outside = Outside(layer)
@@ -117,57 +100,30 @@ def prove(layer, inputs, mode, smallest):
     return proof
 
 
-def _run(layer, args, kwargs, mode, grad):
-    """One forward of a trial: what it prints is not shown, and a backward inside it is an error."""
-    thread.trial += 1
+def may_be_repeated(layer, inputs, mode):
+    """True if a forward of all samples once more is the same again: it changes nothing but BatchNorm's statistics and the
+    generators. Tried, so this takes as much memory as the forward itself. Changes nothing, never raises."""
     try:
-        with _Quiet(), ranks.deferring():
-            return mode.run(lambda: original_call(layer, args, kwargs), grad=grad)
-    finally:
-        thread.trial -= 1
-
-
-class _Quiet:
-    """Swallows what this thread prints while entered; the job's other threads are heard."""
-
-    def __enter__(self):
-        self._shown = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = (_Unheard(stream) for stream in self._shown)
-
-    def __exit__(self, *_):
-        for name, stream in zip(("stdout", "stderr"), self._shown):
-            if isinstance(getattr(sys, name), _Unheard):
-                setattr(sys, name, stream)
-
-
-class _Unheard:
-    def __init__(self, stream):
-        self._stream = stream
-
-    def write(self, text):
-        return len(text) if thread.trial else self._stream.write(text)
-
-    def __getattr__(self, name):
-        return getattr(self._stream, name)
-
-
-def _objection(layer, mode):
-    """What forbids a split before any trial; None: nothing."""
-    if mode.hooked:
-        return "saved_tensors_hooks are entered in the forward: a second forward, in the backward, would be outside of them"
-    alone = runtime.paddle.distributed.get_world_size() < 2
-    for name, sub in layer.named_sublayers(include_self=True):
-        kind = next((one.__name__ for one in type(sub).__mro__ if one.__name__ in _WITH_COLLECTIVES), None)
-        if kind is not None and (_WITH_COLLECTIVES[kind] or not alone):
-            return "%s has collectives inside the forward%s" % (kind, ", also with one rank" if alone else "")
-        for hook in itertools.chain(sub._forward_pre_hooks.values(), sub._forward_post_hooks.values()):
-            if not str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("paddle."):
-                return "a forward hook on %s would run once for each chunk" % (name or type(layer).__name__)
-        if any(p is not None and gradients.has_engine_hook(p) for p in sub._parameters.values()):
-            return "a hook of the engine on a weight of %s would run once for each chunk" % (
-                name or type(layer).__name__
-            )
-    return collectives.objection(layer)
+        outside = Outside(layer)
+        if outside.iterators or objection(layer, mode) is not None:
+            return False
+        random_before = RandomState()
+        state = LayerState(layer, skip=[p for p in layer.parameters() if not p.stop_gradient])
+        statistics = {id(t) for norm in batch_norms(layer) for t in (norm._mean, norm._variance)}
+        expected, written = _names_of(layer, statistics), True
+        try:
+            arguments = inputs.sample(0, inputs.batch, frozenset(), inputs.batch)
+            before = Written(arguments)
+            _run(layer, *arguments, mode, mode.records())
+            written = before.changed(arguments)
+        finally:
+            changed = [name for name in state.restore() if name not in expected]
+            random_before.restore()
+            changed += outside.restore()
+        return not written and not changed
+    except Exception as error:
+        failed(error)
+        return False
 
 
 def _try_choices(layer, inputs, mode, smallest, random_before, static):
@@ -177,9 +133,9 @@ def _try_choices(layer, inputs, mode, smallest, random_before, static):
             proof = Proof()
             proof.chosen = chosen
             proof.static = static
-            with _without_randomness(layer) as noise:
+            with without_randomness(layer) as noise:
                 why = _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, rows, noise)
-            if why is not _NO_MEMORY:
+            if why is not NO_MEMORY:
                 break
             reclaim()
         if why is None:
@@ -255,7 +211,7 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
                 sizes += [1, rows - 1]  # the first sample alone, and the last
             proof.smallest = 1 if size > rows // 2 else size
     except Exception as error:  # a model that refuses a cut input is an answer too
-        return _failed(error)
+        return failed(error)
     if proof.smallest > 1 and smallest > 1:
         # Nobody asks for single samples yet. Once somebody does, there may be no memory for a trial.
         proof.smallest = _single_too(compared, proof, rows)
@@ -264,7 +220,7 @@ def _rows_are_independent(layer, inputs, mode, proof, random_before, smallest, r
         try:
             _, shifted = trial(1, rows)
         except Exception as error:
-            return _failed(error)
+            return failed(error)
         for index, (output, a, b) in enumerate(zip(proof.outputs, together, shifted)):
             if output.kind is CONCATENATED:
                 rest = a.array[(slice(None),) * output.axis + (slice(output.per_sample, None),)]
@@ -298,11 +254,11 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     random_before.restore()
     before = RandomState().fingerprint()
     args, kwargs = inputs.sample(0, rows, proof.chosen, rows)
-    written = _Written((args, kwargs))
+    written = Written((args, kwargs))
     try:
         outputs = _run(layer, args, kwargs, mode, True)
     except Exception as error:
-        proof.why = _failed(error)
+        proof.why = failed(error)
         return
     for output, leaf in zip(proof.outputs, tree.leaves(outputs)):
         output.stop_gradient = not is_tensor(leaf) or leaf.stop_gradient
@@ -360,10 +316,10 @@ def _observe_gradients(layer, inputs, mode, proof, random_before):
     single = any("float64" not in str(p.dtype) for p in layer.parameters())
     bound = TOLERANCE_HALF if half else TOLERANCE_SINGLE if single else TOLERANCE_DOUBLE
     try:
-        with _without_randomness(layer):
+        with without_randomness(layer):
             proof.why = sums.check(layer, inputs, proof, forward, min(proof.smallest, rows // 2), rows, bound)
     except Exception as error:
-        proof.why = _failed(error)
+        proof.why = failed(error)
 
 
 def _note_reductions(proof):
@@ -397,31 +353,6 @@ class _WithGraph:
         return [node_of(tensor) for tensor in self._given]
 
 
-def _failed(error):
-    if is_oom(error):
-        Failure(error)  # lets go of what the traceback holds
-        return _NO_MEMORY
-    return "the trial failed (%s: %s)" % (type(error).__name__, (str(error).strip().splitlines() or [""])[-1][:120])
-
-
-class _Written:
-    """Notices that a forward wrote to its arguments: to a tensor in place, or to a container."""
-
-    def __init__(self, arguments):
-        self._leaves = tree.leaves(arguments)
-        self._shape = tree.shape_of(arguments)
-        self._versions = [leaf.inplace_version for leaf in self._leaves if is_tensor(leaf)]
-
-    def changed(self, arguments):
-        """True if `arguments`, the same objects, are not what they were."""
-        now = tree.leaves(arguments)
-        return (
-            tree.shape_of(arguments) != self._shape
-            or any(a is not b for a, b in zip(now, self._leaves))
-            or [leaf.inplace_version for leaf in self._leaves if is_tensor(leaf)] != self._versions
-        )
-
-
 def _names_of(layer, tensors):
     names = set()
     for prefix, sub in layer.named_sublayers(include_self=True):
@@ -449,41 +380,3 @@ def _draws(sub):
         return True
     rate = getattr(sub, "dropout", None)
     return isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0
-
-
-@contextlib.contextmanager
-def _without_randomness(layer):
-    """Dropout off, BatchNorm on its running statistics and noise the same for all, for the time of a trial: Noise."""
-    paddle = runtime.paddle
-    base = batch_norm_kinds()
-    layers = layer.sublayers(include_self=True)
-    changed = [sub for sub in layers if sub.training and (isinstance(sub, base) or "Drop" in type(sub).__name__)]
-    # Out of training these have no backward.
-    recurrent = [(sub, sub.dropout) for sub in layers if isinstance(sub, paddle.nn.layer.rnn.RNNBase) and sub.dropout]
-    modules = (paddle.nn.functional, paddle.nn.functional.common)
-    names = ("dropout", "dropout2d", "dropout3d", "alpha_dropout")
-    kept = [(module, name, getattr(module, name)) for module in modules for name in names if hasattr(module, name)]
-    for sub in changed:
-        sub.training = False
-    for sub, _ in recurrent:
-        sub.dropout = 0.0
-    try:
-        for module, name, function in kept:
-            setattr(module, name, _passing(function))
-        with Noise() as noise:
-            yield noise
-    finally:
-        for module, name, function in kept:
-            setattr(module, name, function)
-        for sub in changed:
-            sub.training = True
-        for sub, rate in recurrent:
-            sub.dropout = rate
-
-
-def _passing(function):
-    def pass_through(x, *args, **kwargs):
-        # Another thread of the job may call it meanwhile, in earnest.
-        return x if thread.trial else function(x, *args, **kwargs)
-
-    return pass_through

@@ -4,7 +4,10 @@ exception back, with a report."""
 import time
 
 from . import arming, evidence, native
-from .runtime import allocated, reclaim, runtime
+from .call import one_backward
+from .proof import may_be_repeated
+from .runtime import allocated, inside, reclaim, runtime
+from .state import normalises_by_batch
 
 _POLL = 0.05  # seconds between two looks at what is free
 _AGAIN = {  # what is tried once more
@@ -58,7 +61,7 @@ def shrink(call, phase, failure):
     if why is not None and inputs.batch >= 2:
         library.refused(site.name, why)
     if decision.verdict != native.SHRINK:
-        if why is None and not call.at_the_floor:
+        if not call.at_the_floor and (why is None or _may_repeat(call, phase)):
             # No smaller chunk is left, but what failed may have been an accident: the same once more, and no more.
             call.at_the_floor, call.again = True, _AGAIN[phase]
             failure.error.__traceback__ = None
@@ -69,6 +72,17 @@ def shrink(call, phase, failure):
     call.sequence = decision.sequence
     call.say(exactness, reasons, phase)
     failure.error.__traceback__ = None
+
+
+def _may_repeat(call, phase):
+    """May a forward that cannot be split run as it was once more? Not where its last one has left something behind."""
+    if phase not in (native.FORWARD, native.EVALUATION) or call.pieces > 1:
+        return False
+    if call.late and any(normalises_by_batch(norm) for norm in call.site.batch_norms()):
+        return False
+    call.proof = None
+    with one_backward, inside():  # as a proof is tried
+        return may_be_repeated(call.layer, call.inputs, call.mode)
 
 
 def went_through(call):

@@ -223,7 +223,14 @@ def test_a_configuration_that_is_none(suite: Path) -> None:
     (ocr,) = (one for one in SUITES if one.name == "PaddleOCR")
     config = suite / "bad.yml"
     command = [sys.executable, str(path), "-c", str(config)]
-    for text in ("", "- 1\n", "a: [", "_BASE_: [bad.yml]\n", "Train: {loader: 3}\n", "x: !!python/object/apply:os.abort []\n"):
+    for text in (
+        "",
+        "- 1\n",
+        "a: [",
+        "_BASE_: [bad.yml]\n",
+        "Train: {loader: 3}\n",
+        "x: !!python/object/apply:os.abort []\n",
+    ):
         config.write_text(text)
         assert value_of(ocr, command, ocr.size) is None
         assert change(command, {}, 0) is None
