@@ -158,7 +158,16 @@ def test_the_slurm_example() -> None:
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     options = re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M)
     assert len(options) == text.count("#SBATCH") and options
-    assert {name for name, _ in options} <= {"job-name", "nodes", "ntasks", "gres", "time", "output", "gpus", "gpus-per-node"}
+    assert {name for name, _ in options} <= {
+        "job-name",
+        "nodes",
+        "ntasks",
+        "gres",
+        "time",
+        "output",
+        "gpus",
+        "gpus-per-node",
+    }
     lines = text.replace("\\\n", " ").splitlines()
     (line,) = (line for line in lines if line.startswith("srun "))
     words = shlex.split(line)

@@ -5,7 +5,7 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, boundary, chunks, evidence, gradients, loss, native, ranks
+from . import arming, boundary, chunks, evidence, gradients, loss, native, ranks, whole
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
@@ -172,7 +172,7 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None:
             try:
-                joints, failure = attempt(lambda: chunks.backward(call, seeds, Accumulate(rest)))
+                joints, failure = attempt(lambda: _once_more(call, seeds, rest))
             except chunks.Mismatch as error:
                 call.spoiled = saved.restore()
                 call.site.cannot_split(call.inputs, call.mode, str(error))
@@ -184,6 +184,16 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
             call.spoiled = saved.restore()
         saved = joints = None
         shrink(call, native.BACKWARD, failure)
+
+
+def _once_more(call, seeds, rest):
+    if call.proof is not None:
+        return chunks.backward(call, seeds, Accumulate(rest))
+    try:
+        whole.recompute(call)
+        return _whole(call, seeds, False, rest)
+    finally:
+        call.drop_graph()
 
 
 def _whole(call, seeds, retain_graph, rest):

@@ -123,7 +123,7 @@ def _retried(call, seeds, make_sink):
         if failure is None:
             went_through(call)
             return sink, joints
-        shrink(call, native.BACKWARD, failure)
+        shrink(call, native.BACKWARD, failure, repeats=False)
 
 
 def _add(totals, more):

@@ -18,9 +18,11 @@ _AGAIN = {  # what is tried once more
 }
 
 
-def shrink(call, phase, failure):
+def shrink(call, phase, failure, repeats=True):
     """After an OOM in `phase` of a call whose failed attempt holds nothing any more: the call gets more pieces, or the
     same once more where the policy says that what was missing may have come back.
+
+    repeats: may it be tried as it was, with no proof, where it cannot be split?
 
     Raises the user's exception where that cannot be done. Adds to nothing but the call.
     """
@@ -61,7 +63,7 @@ def shrink(call, phase, failure):
     if why is not None and inputs.batch >= 2:
         library.refused(site.name, why)
     if decision.verdict != native.SHRINK:
-        if not call.at_the_floor and (why is None or _may_repeat(call, phase)):
+        if not call.at_the_floor and (why is None or (repeats and _may_repeat(call, phase))):
             # No smaller chunk is left, but what failed may have been an accident: the same once more, and no more.
             call.at_the_floor, call.again = True, _AGAIN[phase]
             failure.error.__traceback__ = None
@@ -75,8 +77,10 @@ def shrink(call, phase, failure):
 
 
 def _may_repeat(call, phase):
-    """May a forward that cannot be split run as it was once more? Not where its last one has left something behind."""
-    if phase not in (native.FORWARD, native.EVALUATION) or call.pieces > 1:
+    """May a call that cannot be split run as it was once more? Not where its last attempt has left something behind."""
+    if phase not in (native.FORWARD, native.EVALUATION, native.BACKWARD) or call.pieces > 1:
+        return False
+    if call.changed_since() is not None:
         return False
     if call.late and any(normalises_by_batch(norm) for norm in call.site.batch_norms()):
         return False

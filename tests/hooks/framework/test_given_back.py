@@ -99,7 +99,10 @@ ACCIDENT = """
             if step == 1 and accident:
                 driver.simgpu_fail_at(3, 4)
             try:
-                network(x).square().mean().backward()
+                loss = network(x).square().mean()
+                if step == 2 and accident:
+                    driver.simgpu_fail_at(9, 4)
+                loss.backward()
             except MemoryError:
                 return "MemoryError"
             driver.simgpu_fail_at(0, 0)
@@ -113,13 +116,13 @@ ACCIDENT = """
 
 
 def test_an_accident_in_what_cannot_be_split(run_job):
-    """Memory was refused once though there is enough: the forward is tried as it was once more, where that is the same
-    again. One that counts its calls is not."""
+    """Memory was refused once though there is enough, in a forward and in a backward: it is tried as it was once more,
+    where that is the same again. A forward that counts its calls is not."""
     job = run_job(ACCIDENT, env={"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"})
     assert job.returncode == 0, job
     rows, accident, one, accident_of_one, _, counted = job.result
     assert rows == accident and one == accident_of_one and counted == "MemoryError", job
-    assert [event["what"] for event in job.events_of("retried")] == ["the forward"] * 2, job
+    assert [event["what"] for event in job.events_of("retried")] == ["the forward", "the backward"] * 2, job
 
 
 LEFT = """

@@ -200,7 +200,9 @@ def test_a_run_that_grows_is_read_on_from_where_it_was(unrescued: Path, monkeypa
     rank = followed.read()
     assert rank.total("step") == 1 and rank.last.step == 1
     taken: list[str] = []
-    monkeypatch.setattr(runs.Rank, "take", lambda self, event, take=runs.Rank.take: (taken.append(event.type), take(self, event)))
+    monkeypatch.setattr(
+        runs.Rank, "take", lambda self, event, take=runs.Rank.take: (taken.append(event.type), take(self, event))
+    )
     assert followed.read() is rank and taken == []  # half a line is none
     with open(path, "ab") as file:
         file.write(lines[3][20:] + b"".join(lines[4:]))
