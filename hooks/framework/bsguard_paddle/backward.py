@@ -11,7 +11,7 @@ from .chunks import Accumulate
 from .graph import Reach
 from .oom import attempt
 from .rescue import shrink, went_through
-from .runtime import inside, note_phase, runtime, thread
+from .runtime import inside, note_phase, reclaim, runtime, thread
 
 
 def run_backward(tensors, grads, retain_graph=False, *rest):
@@ -108,6 +108,7 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
     """From the user's tensors down to the leaves. The graph is kept while a call will hand a gradient on through it, and
     while an inner graph is held that it may reach into by another way (a tensor kept aside in forward), or that could
     be dropped for it. It stays in memory as long as the user holds the loss, so the last only where memory is short."""
+    again = False
     while True:
         held = any(call.inner is not None for call in calls)
         keep = retain_graph or any(call.hands_on for call in calls)
@@ -115,13 +116,23 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
         with inside():
             _, failure = attempt(lambda k=keep: runtime.run_backward(tensors, grads, k, *rest))
         if failure is None:
+            if again:
+                runtime.library.retried(runtime.device, "the backward of the loss")
             return
         # Once more is the same only if nothing but our leaves was written to, and if the graph is still there.
-        if not (held and keep and only_leaves):
+        if not (keep and only_leaves):
             _give_back(failure, native.BACKWARD)
         for call in calls:
             call.clear_seeds()
-        loss.drop_one(failure, native.BACKWARD)
+        if loss.holds_graphs():
+            loss.drop_one(failure, native.BACKWARD)
+        elif again:
+            _give_back(failure, native.BACKWARD)
+        else:
+            again = True
+            _met(failure, native.BACKWARD)
+            reclaim()
+            failure.forget()
 
 
 def _hand_on(joints, keep, rest):
@@ -136,10 +147,14 @@ def _hand_on(joints, keep, rest):
             runtime.run_backward([original for original, _ in made], [gradient for _, gradient in made], keep, *rest)
 
 
-def _give_back(failure, phase):
-    """An OOM that nothing can be done about: reported, and the user's exception."""
+def _met(failure, phase):
     why = "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
     runtime.library.terminal(runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line)
+
+
+def _give_back(failure, phase):
+    """An OOM that nothing can be done about: reported, and the user's exception."""
+    _met(failure, phase)
     evidence.census(runtime.device)
     runtime.library.unrescued(runtime.device, phase, failure.line)
     failure.error._bsguard_reported = True

@@ -95,13 +95,13 @@ ACCIDENT = """
         network = Centred(counts)
         optimizer = paddle.optimizer.Momentum(0.1, parameters=network.parameters())
         x = (paddle.arange(rows * 64).astype("float64").reshape([rows, 64]) / 1e3).sin()
-        for step in range(3):
+        for step in range(4):
             if step == 1 and accident:
                 driver.simgpu_fail_at(3, 4)
             try:
                 loss = network(x).square().mean()
-                if step == 2 and accident:
-                    driver.simgpu_fail_at(9, 4)
+                if step >= 2 and accident:
+                    driver.simgpu_fail_at(9 if step == 2 else 1, 4)
                 loss.backward()
             except MemoryError:
                 return "MemoryError"
@@ -116,13 +116,16 @@ ACCIDENT = """
 
 
 def test_an_accident_in_what_cannot_be_split(run_job):
-    """Memory was refused once though there is enough, in a forward and in a backward: it is tried as it was once more,
-    where that is the same again. A forward that counts its calls is not."""
+    """Memory was refused once though there is enough, in a forward, in a layer's backward and in the loss's: it is tried as
+    it was once more, where that is the same again. A forward that counts its calls is not."""
     job = run_job(ACCIDENT, env={"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"})
     assert job.returncode == 0, job
     rows, accident, one, accident_of_one, _, counted = job.result
     assert rows == accident and one == accident_of_one and counted == "MemoryError", job
-    assert [event["what"] for event in job.events_of("retried")] == ["the forward", "the backward"] * 2, job
+    assert [event["what"] for event in job.events_of("retried")] == [
+        *("the forward", "the backward", "the backward"),
+        *("the forward", "the backward", "the backward of the loss"),
+    ], job
 
 
 LEFT = """
