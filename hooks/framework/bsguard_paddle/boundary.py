@@ -5,7 +5,7 @@ from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
 from .rescue import give_up, shrink, went_through
-from .runtime import note_phase, original_call, reclaim, runtime, thread
+from .runtime import inside, note_phase, original_call, reclaim, runtime, thread
 from .site import site_of
 from .state import Mode
 
@@ -132,13 +132,15 @@ def _train(site, device, args, kwargs):
 
 
 def _hand_out(call, outputs, own):
-    """Call.hand_out(), once more where there is no room for its copies of the outputs."""
-    given, failure = attempt(lambda: call.hand_out(outputs, own))
-    if failure is None:
-        return given
-    failure = None
-    reclaim()
-    return call.hand_out(outputs, own)
+    """Call.hand_out(), once more where there is no room for its copies of the outputs: no other call's graph is dropped
+    for those, since the outputs may be given as they are."""
+    with inside():
+        given, failure = attempt(lambda: call.hand_out(outputs, own))
+        if failure is None:
+            return given
+        failure = None
+        reclaim()
+        return call.hand_out(outputs, own)
 
 
 def _unprepared(site, error):

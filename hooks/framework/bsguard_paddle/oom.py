@@ -95,11 +95,12 @@ class Failure:
 
 
 def attempt(function):
-    """(result, None), or (None, Failure) where it ran out of device memory. Other exceptions pass."""
+    """(result, None), or (None, Failure) where it ran out of device memory. Other exceptions pass, and so does one that was
+    given up already."""
     try:
         return function(), None
     except Exception as error:
-        if not is_oom(error):
+        if not is_oom(error) or getattr(error, "_bsguard_reported", False):
             raise
         failure = Failure(error)
     return None, failure

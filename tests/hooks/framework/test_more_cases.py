@@ -136,7 +136,7 @@ def results(run_job, tmp_path, once):
         plain = run_job(*common, tmp_path / "plain", preload=False, **options)
         assert plain.returncode == 0, plain
         ways = ",".join(exactness.WAYS)
-        job = run_job(*common, tmp_path / "guarded", "--ways", ways, memory="512MiB", **options)
+        job = run_job(*common, tmp_path / "guarded", "--ways", ways, memory="1GiB", **options)
         assert job.returncode == 0, job
         results = pickle.loads((tmp_path / "plain").read_bytes())
         for case, ways in pickle.loads((tmp_path / "guarded").read_bytes()).items():

@@ -31,7 +31,7 @@ def results(run_job, tmp_path, once):
         common, options = (JOBS / "ways.py", JOB), {"env": exactness.UNCACHED, "timeout": 400}
         plain = run_job(*common, tmp_path / "plain", preload=False, **options)
         assert plain.returncode == 0, plain
-        job = run_job(*common, tmp_path / "guarded", "--ways", ",".join(exactness.WAYS), memory="512MiB", **options)
+        job = run_job(*common, tmp_path / "guarded", "--ways", ",".join(exactness.WAYS), memory="1GiB", **options)
         assert job.returncode == 0, job
         assert not [line for line in job.lines_of_bsguard if "internal error" in line], job
         results = pickle.loads((tmp_path / "plain").read_bytes())
