@@ -36,6 +36,9 @@ def shrink(call, phase, failure, repeats=True):
         why = "a batch of one sample cannot be split"
     if why is None:
         call.proof = site.proof(inputs, call.mode, next_micro_batch)
+        if not call.proof.fits:  # memory may have been refused to the trial by accident
+            reclaim()
+            call.proof = site.proof(inputs, call.mode, next_micro_batch)
         why = call.proof.why
         if why is None and next_micro_batch < call.proof.smallest:
             why = "chunks of one sample could not be proven"
