@@ -68,7 +68,9 @@ def test_each_way_to_start_it(python: Path, library: Path, tmp_path: Path, run_p
         assert deaf["armed"] == 0, (flags, deaf)  # and nothing is said before there is a device: doctor says it
 
 
-def test_the_half_can_be_parsed_and_steps_aside(python: Path, library: Path, repo: Path, tmp_path: Path, run_plain) -> None:
+def test_the_half_can_be_parsed_and_steps_aside(
+    python: Path, library: Path, repo: Path, tmp_path: Path, run_plain
+) -> None:
     """A paddle that is none is imported: the half finds nothing that it knows, says so in a line, and the job goes on."""
     (tmp_path / "paddle").mkdir()
     (tmp_path / "paddle" / "__init__.py").write_text("__version__ = '0.0.0'\nimported = 1\n")
@@ -129,12 +131,19 @@ def test_a_notebook(build: Path, repo: Path, library: Path, tmp_path: Path, run_
     folder = build / "clients" / f"notebook-py{sys.version_info[0]}.{sys.version_info[1]}"
     if not (folder / "nbclient").is_dir():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target", folder]
-        done = subprocess.run([*pip, "-r", repo / "requirements" / "notebook.txt"], capture_output=True, text=True, timeout=280)
+        done = subprocess.run(
+            [*pip, "-r", repo / "requirements" / "notebook.txt"], capture_output=True, text=True, timeout=280
+        )
         if done.returncode != 0:
             pytest.skip(f"no notebook can be fetched here: {done.stderr.strip().splitlines()[-1]}")
     script = tmp_path / "notebook.py"
     script.write_text(NOTEBOOK)
-    env = {"LD_PRELOAD": str(library), "PYTHONPATH": str(folder), "SIMGPU_BUILD": str(build / "simgpu"), "HOME": str(tmp_path)}
+    env = {
+        "LD_PRELOAD": str(library),
+        "PYTHONPATH": str(folder),
+        "SIMGPU_BUILD": str(build / "simgpu"),
+        "HOME": str(tmp_path),
+    }
     job = run_plain([repo / "scripts/simgpu", "--memory", "10MiB", "--", sys.executable, script], env=env, timeout=280)
     assert job.returncode == 0 and "finished" in job.stdout, job
     assert "Sequential now runs 1024 as" in job.stdout + job.stderr and job.events_of("applied"), job

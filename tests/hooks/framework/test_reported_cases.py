@@ -1,5 +1,10 @@
-"""Out-of-memory as it is reported in public, one test a case, each restated in small. What needs several ranks, or is the
-shim's, is tested elsewhere."""
+"""Out-of-memory as it is reported in public, one test a case, each restated in small.
+
+Elsewhere: one rank of many that runs out (PaddleOCR #17293, composer #2117, fairseq #3989) in test_ranks.py; look-ups of the
+driver (HAMi-core #36, #215, #234, #326) in tests/shim/test_lookups.py and test_matrix.py, where memray #212, a RUNPATH that
+was lost, is test_opened_with_a_runpath; bash and git under the preload (HAMi #27, HAMi-core #174) in test_inert.py; a free of
+a pointer that nobody saw (HAMi-core #257) in tests/hooks/cuda.
+"""
 
 import importlib.util
 import json

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sweep, verdict
+from benchmarks import soak, sweep, verdict
 
 pytestmark = [pytest.mark.paddle, pytest.mark.timeout(900), pytest.mark.xdist_group("sweep")]
 
@@ -63,3 +63,13 @@ def test_observed_runs_end_as_they_do_without_the_preload(bench, model, kind, ev
     found = outcomes((point, bench.observed(point)) for point in points)
     assert found[verdict.DIED], found
     assert kind != "capacity" or found[verdict.EXACT_RUN] == [points[0].value], found
+
+
+@pytest.mark.slow
+def test_random_cases(build, tmp_path):
+    """Some seeds of `bench soak`, and those that once were faults."""
+    with soak.Soak(tmp_path, Path(sys.executable), build) as cases:
+        found = [cases.case(seed) for seed in (*range(201, 213), 25, 48)]
+    wrong = {case.seed: (case.found.outcome, case.found.why, case.environment) for case in found if case.found.fault}
+    assert not wrong, wrong
+    assert any(case.found.outcome == verdict.EXACT_RUN for case in found)
