@@ -13,14 +13,20 @@ from .runtime import runtime, thread
 
 
 def patch():
-    """Wraps the two parts of the scaler that take memory, and the operators that the first is made of."""
+    """Wraps the two parts of the scaler that take memory, and the operators that the first is made of; what a Paddle has
+    not is left out."""
     paddle = runtime.paddle
-    kind = paddle.amp.grad_scaler.AmpScaler
-    kind._unscale = _unscaling(kind._unscale)
-    kind._update = _updating(kind._update)
-    legacy = paddle._legacy_C_ops
-    legacy.check_finite_and_unscale = _dividing(legacy.check_finite_and_unscale)
-    paddle._C_ops.bitwise_or = _once_more(paddle._C_ops.bitwise_or)
+    kind = getattr(getattr(paddle.amp, "grad_scaler", None), "AmpScaler", None)
+    legacy = getattr(paddle, "_legacy_C_ops", None)
+    for owner, name, wrap in (
+        (kind, "_unscale", _unscaling),
+        (kind, "_update", _updating),
+        (legacy, "check_finite_and_unscale", _dividing),
+        (paddle._C_ops, "bitwise_or", _once_more),
+    ):
+        original = getattr(owner, name, None)
+        if original is not None:
+            setattr(owner, name, wrap(original))
 
 
 def _unscaling(original):
