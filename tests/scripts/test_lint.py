@@ -48,6 +48,7 @@ def test_what_people_run_is_executable(repo):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_clang_tidy_finds_nothing(repo, build):
     """Over what runs inside the user's process; .clang-tidy says what is looked for."""
     tidy = shutil.which("clang-tidy")
