@@ -193,7 +193,9 @@ def test_the_two_reports_agree(run: Path) -> None:
         return
     head = "\n".join(lines[: lines.index("Run")])  # what is seen without scrolling
     if oom["request_bytes"]:
-        assert re.search(rf"^Asked: .* in {oom['phase']} of step {oom['step']}, where .* were free\.$", head, re.M), head
+        assert re.search(rf"^Asked: .* in {oom['phase']} of step {oom['step']}, where .* were free\.$", head, re.M), (
+            head
+        )
     if any("train.py" in frame for frame in oom["python_stack"]):
         assert 'Your code: File "train.py", line 12 in forward' in head
     if report["verdict"]["fits_micro_batch"] is not None:

@@ -27,14 +27,10 @@ BY_HAND = """
                 parameter.set_value(parameter - 0.1 * parameter.grad)
                 parameter.clear_gradient()
     print(0)
-    if {at_once}:
-        sum(network(paddle.ones([2, 4])).mean() for network in networks).backward()
 """
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_weights_updated_by_hand(run_job, at_once):
-    """Many networks one after another are no network written as a function of layers; many in one step are."""
-    job = run_job(BY_HAND.format(at_once=at_once), env={"BSGUARD_ARM": "always"})
-    assert job.returncode == 0, job
-    assert len(job.events_of("disarmed")) == at_once, job  # said of the first of those that are too many
+def test_weights_updated_by_hand(run_job):
+    """Many networks one after another are no network written as a function of layers, with or without an optimizer."""
+    job = run_job(BY_HAND, env={"BSGUARD_ARM": "always"})
+    assert job.returncode == 0 and not job.events_of("disarmed"), job

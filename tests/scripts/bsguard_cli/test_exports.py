@@ -79,7 +79,17 @@ def flame_graphs(build: Path) -> Path:
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--disable-pip-version-check", "--target", folder]
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-deps",
+                "--disable-pip-version-check",
+                "--target",
+                folder,
+            ]
             pins = REPO / "requirements" / "flamegraph.txt"
             done = subprocess.run([*pip, "-r", pins], capture_output=True, text=True, timeout=250)
             if done.returncode != 0:

@@ -46,7 +46,7 @@ y = paddle.to_tensor(np.random.RandomState(1).randint(0, 8, (16, 1)))
 def train(step_to_disturb=None, fail_at=0):
     """Three steps; returns (weights, allocations made by the disturbed step)."""
     paddle.seed(3)
-    net = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 40), nn.ReLU(), nn.Linear(40, 8))
+    net = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 8))
     clip = nn.ClipGradByGlobalNorm(0.5) if "clip" in options else None
     parameters = net.parameters()
     if "groups" in options:
