@@ -1,8 +1,11 @@
 /*
- * policy_again.c - the step that is tried whole once more before it is split, because what was missing may come back by
- * itself: memory in pieces is whole again once the caches were given back, and another process may end. Waiting is the
- * adapter's; here is decided for how long and for what, and it is said aloud. Never twice in a few steps: a job that
- * does not fit must get smaller.
+ * policy_again.c - what is tried once more as it was, because what was missing may come back by itself: memory in pieces
+ * is whole again once the caches were given back, and another process may end or get smaller. Waiting is the adapter's;
+ * here is decided for how long and for what, and it is said aloud.
+ *
+ * A step that could be split is tried whole never twice in a few steps: a job that does not fit must get smaller. Where
+ * nothing smaller is left (the loss, the optimizer, a copy, chunks of one sample) others are waited for as often as it
+ * takes, BSGUARD_WAIT altogether from one success to the next. Nobody is waited for who holds less than was missing.
  */
 #include <errno.h>
 
@@ -10,6 +13,7 @@
 
 #define STEPS_BETWEEN 10
 #define DRIVER_UNIT (UINT64_C(2) << 20)
+#define LEAST_WAIT_MS 50 /* counted for each try: memory that others take again and again is no endless loop */
 
 static uint64_t more(uint64_t left, uint64_t right) {
   return left > right ? left - right : 0;
@@ -55,25 +59,36 @@ static uint64_t held_by_others(struct bsg_policy *p, const struct bsg_memory_fac
   return least == BSG_BYTES_UNKNOWN ? 0 : more(used, least);
 }
 
-static void say_waiting(struct bsg_policy *p, const struct bsg_oom_record *oom, uint64_t others) {
+static void say_waiting(struct bsg_policy *p, const struct bsg_oom_record *oom, uint64_t others, const char *before) {
+  struct bsg_device_state *device = &p->devices[oom->trigger.device];
+  int64_t step = oom->trigger.where.step;
   char text[BSG_LINE_ROOM];
   struct bsg_out line;
 
+  device->wait_aloud = !device->wait_said || step >= device->wait_said_step + STEPS_BETWEEN;
+  if (!device->wait_aloud)
+    return;
+  device->wait_said = true;
+  device->wait_said_step = step;
   bsg_out_buffer(&line, text, sizeof(text));
   bsg_out_format(&line, "OOM in %s", bsg_phase_name(oom->trigger.where.phase));
-  if (oom->trigger.where.step)
-    bsg_out_format(&line, " at step %lld", (long long)oom->trigger.where.step);
+  if (step)
+    bsg_out_format(&line, " at step %lld", (long long)step);
   bsg_out_text(&line, " (");
   bsg_state_describe(p, oom, &line);
   bsg_out_text(&line, "): other processes hold ");
   bsg_out_size(&line, others);
-  bsg_out_format(&line, "; waiting up to %lld s for them before anything is split (BSGUARD_WAIT)",
-                 (long long)(p->config.wait_ms / 1000));
+  bsg_out_format(&line, "; waiting up to %lld s for them before %s (BSGUARD_WAIT)",
+                 (long long)(p->config.wait_ms / 1000), before);
   bsg_state_say(p, 0, &line);
 }
 
-/* Would the request have been met but for other processes? Then `out` says for what to wait. */
-static bool others_are_in_the_way(struct bsg_policy *p, const struct bsg_oom_record *oom, struct bsg_again *out) {
+/*
+ * Would the request have been met but for other processes? Then `out` says for what to wait. whole: it was a part of a
+ * step, all of which is needed again. before: what follows if they stay, in words.
+ */
+static bool others_are_in_the_way(struct bsg_policy *p, const struct bsg_oom_record *oom, bool whole,
+                                  const char *before, struct bsg_again *out) {
   struct bsg_device_state *device = &p->devices[oom->trigger.device];
   uint64_t need = (oom->trigger.bytes + DRIVER_UNIT - 1) / DRIVER_UNIT * DRIVER_UNIT, used, others;
   struct bsg_memory_fact memory;
@@ -86,16 +101,16 @@ static bool others_are_in_the_way(struct bsg_policy *p, const struct bsg_oom_rec
   uint64_t missing = more(need, oom->free_bytes);
   if (missing == 0 || used < missing || (others = held_by_others(p, &memory, used)) < missing)
     return false;
-  /* With as much of ours as there was when the request came, and the request. */
-  out->free_bytes = more(oom->live_bytes + need, memory.live_bytes);
+  /* Of a step, with as much of ours as there was when the request came. */
+  out->free_bytes = whole ? more(oom->live_bytes + need, memory.live_bytes) : need;
   if (memory.free_bytes != BSG_BYTES_UNKNOWN && memory.free_bytes >= out->free_bytes) {
     out->free_bytes = 0; /* they have gone already */
     return true;
   }
-  out->wait_ms = p->config.wait_ms;
+  out->wait_ms = more((uint64_t)p->config.wait_ms, (uint64_t)device->patience_ms);
   device->waited_for = out->free_bytes;
   device->waited_others = others;
-  say_waiting(p, oom, others);
+  say_waiting(p, oom, others, before);
   return true;
 }
 
@@ -114,10 +129,22 @@ bool bsg_state_again(struct bsg_policy *p, const struct bsg_oom *oom, const stru
   /* A forward that nobody was prepared for may have moved BatchNorm's statistics before it failed. */
   if (oom->phase == BSG_PHASE_FORWARD && oom->exactness == BSG_APPROXIMATE)
     return false;
-  if (!bsg_state_fragmented(record) && !others_are_in_the_way(p, record, out))
+  if (!bsg_state_fragmented(record) &&
+      (device->patience_ms >= p->config.wait_ms ||
+       !others_are_in_the_way(p, record, true, "anything is split", out)))
     return false;
   device->again = true;
   device->again_step = step;
+  return true;
+}
+
+bool bsg_state_last_resort(struct bsg_policy *p, const struct bsg_oom_record *record, struct bsg_again *out) {
+  struct bsg_device_state *device = &p->devices[record->trigger.device];
+
+  *out = (struct bsg_again){0};
+  if (device->patience_ms >= p->config.wait_ms || !others_are_in_the_way(p, record, false, "it is given up", out))
+    return false;
+  device->patience_ms += LEAST_WAIT_MS;
   return true;
 }
 
@@ -132,6 +159,7 @@ int bsg_policy_waited(struct bsg_policy *p, struct bsg_when now, int device, int
   if (device < 0 || device >= BSG_MAX_DEVICES || waited_ms < 0)
     return -EINVAL;
   state = &p->devices[device];
+  state->patience_ms += waited_ms;
   if (!p->latest.taken || p->latest.oom.trigger.device != device || p->latest.verdict != BSG_AGAIN ||
       !state->waited_for)
     return -ENOENT;
@@ -147,8 +175,9 @@ int bsg_policy_waited(struct bsg_policy *p, struct bsg_when now, int device, int
   bsg_out_size(&line, memory.free_bytes);
   bsg_out_text(&line, " free of the ");
   bsg_out_size(&line, state->waited_for);
-  bsg_out_text(&line, " needed; the step is tried whole once more");
-  bsg_state_say(p, 0, &line);
+  bsg_out_text(&line, " needed; it is tried once more");
+  if (state->wait_aloud)
+    bsg_state_say(p, 0, &line);
   state->waited_for = 0;
   return 0;
 }

@@ -161,10 +161,11 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   bsg_state_oom_met(p, now, &record);
   p->devices[oom.device].disturbed = true;
 
+  bool may_wait = out && out->size >= sizeof(*out);
   if (p->config.mode != BSG_MODE_GUARD) {
     verdict = BSG_KEEP;
     after = before;
-  } else if (out && out->size >= sizeof(*out) && bsg_state_again(p, &oom, &record, can_split, &again)) {
+  } else if (may_wait && bsg_state_again(p, &oom, &record, can_split, &again)) {
     verdict = BSG_AGAIN;
     after = before;
   } else if (entry && !evaluation) {
@@ -172,6 +173,10 @@ int bsg_policy_terminal(struct bsg_policy *p, struct bsg_when now, const struct 
   } else {
     verdict = bsg_decide_oom(&before, can_split, &after);
   }
+  /* What must not be cut must not be run twice either: of the boundaries, only those that could be cut further down. */
+  if (may_wait && (verdict == BSG_FLOOR || (verdict == BSG_CANNOT && !oom.boundary)) &&
+      bsg_state_last_resort(p, &record, &again))
+    verdict = BSG_AGAIN;
   p->latest.verdict = (int)verdict;
   p->latest.exactness = oom.exactness;
   p->latest.split = before;
@@ -334,6 +339,7 @@ int bsg_policy_retried(struct bsg_policy *p, struct bsg_when now, int device, co
   if (!p->latest.taken || p->latest.oom.trigger.device != device || p->latest.outcome != BSG_OUTCOME_OPEN)
     return -ENOENT;
   p->latest.outcome = BSG_OUTCOME_RESCUED;
+  p->devices[device].patience_ms = 0;
   /* Nothing was decided: a later step that is left as it is says nothing of this one. */
   p->devices[device].oom_in_step = p->latest.oom.trigger.where.phase != BSG_PHASE_EVALUATION;
   BSG_EVENT(p, bsg_event_retried(&p->events, now, &p->latest.oom.trigger, what));
@@ -397,6 +403,7 @@ int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_
   bsg_state_settle(p, now, memory->device, false);
   bsg_state_went_on(p, memory->device);
   bsg_state_note_elsewhere(p, memory);
+  device->patience_ms = 0;
   if (device->oom_in_step) {
     device->oom_in_step = false;
     p->totals.rescued_steps++;

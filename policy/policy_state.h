@@ -37,6 +37,10 @@ struct bsg_device_state {
   bool again;               /* a step was tried whole once more, the last time in again_step */
   int64_t again_step;
   uint64_t waited_for, waited_others; /* bytes: what must be free; what others held */
+  bool wait_said;                     /* aloud, the last time in wait_said_step */
+  bool wait_aloud;                    /* the wait under way was */
+  int64_t wait_said_step;
+  int64_t patience_ms;                /* spent on others since the last step's end, or since something went through */
   bool oom_in_step;                   /* a training OOM was answered since the last step ended */
   bool disturbed;                     /* memory was short since then: the step's peak says nothing of its size */
   int running_count;
@@ -181,6 +185,12 @@ struct bsg_again {
 };
 bool bsg_state_again(struct bsg_policy *p, const struct bsg_oom *oom, const struct bsg_oom_record *record,
                      bool can_split, struct bsg_again *out);
+
+/*
+ * The same where nothing smaller is left to be tried, as a last resort: only while other processes are in the way, and
+ * until the patience with them is spent.
+ */
+bool bsg_state_last_resort(struct bsg_policy *p, const struct bsg_oom_record *record, struct bsg_again *out);
 
 /* A step has ended: what is used on the device and not by this process. */
 void bsg_state_note_elsewhere(struct bsg_policy *p, const struct bsg_memory_fact *memory);

@@ -291,6 +291,10 @@ BSG_EXPORT int bsg_memory(int device, struct bsg_memory *out) {
   memory.live_bytes = fact.live_bytes;
   memory.peak_bytes = fact.peak_bytes;
   memory.step_peak_bytes = fact.step_peak_bytes;
+  if (fact.free_bytes != UINT64_MAX && fact.before_bytes != UINT64_MAX) {
+    uint64_t ours = fact.live_bytes + fact.free_bytes + fact.before_bytes;
+    memory.others_bytes = fact.total_bytes > ours ? fact.total_bytes - ours : 0;
+  }
   memcpy(out, &memory, common(memory.size, sizeof memory));
   return 0;
 }

@@ -116,6 +116,7 @@ struct bsg_memory {
   uint64_t live_bytes;      /* allocated by this process and not freed */
   uint64_t peak_bytes;      /* high-water mark of live_bytes since the start */
   uint64_t step_peak_bytes; /* high-water mark of live_bytes since the last bsg_step() */
+  uint64_t others_bytes;    /* taken on the device, not by this process, since it was first used here; 0: not known */
 };
 
 /* BSG_API_VERSION of the library: the caller must refuse a library with another one. */
@@ -147,7 +148,11 @@ BSG_EXPORT int bsg_set_phase(int phase);
 BSG_EXPORT int bsg_boundary(int device, const char *boundary, const char *signature, int64_t batch, int phase,
                             struct bsg_decision *out);
 
-/* A terminal OOM: logs it and decides. Each must be reported exactly once. */
+/*
+ * A terminal OOM: logs it and decides. Each must be reported exactly once. BSG_AGAIN comes to callers that can answer it
+ * alone (see bsg_decision): before a boundary is split, and, while other processes are in the way, where the alternative
+ * would be BSG_FLOOR, or BSG_CANNOT for want of a boundary.
+ */
 BSG_EXPORT int bsg_terminal(const struct bsg_oom *oom, struct bsg_decision *out);
 
 /* The decision `sequence` was taken up (0: one of an evaluation). Logs it, and says it in one line on stderr. */
@@ -167,7 +172,7 @@ BSG_EXPORT int bsg_retried(int device, const char *what);
 
 /*
  * After BSG_AGAIN with a `wait_ms`: the wait is over, after `waited_ms`. Logs what became of it, and says it in one
- * line.
+ * line, at most once in ten steps.
  */
 BSG_EXPORT int bsg_waited(int device, int64_t waited_ms);
 

@@ -132,3 +132,66 @@ TEST(nothing_is_tried_again_where_it_cannot_be_or_must_not_be) {
   refuse(8 * MIB, 7);
   CHECK_INT(terminal(32, BSG_PHASE_FORWARD, BSG_EXACT).verdict, BSG_KEEP);
 }
+
+/* What has nothing to split, and what is at its smallest. */
+TEST(as_a_last_resort_others_are_waited_for_until_the_patience_is_spent) {
+  start(3000);
+  memory_is(20 * MIB, 4 * MIB);
+  refuse(16 * MIB, 7);
+  struct bsg_decision decision = terminal_of(0, NULL, 0, BSG_PHASE_OPTIMIZER, BSG_REFUSED, "x");
+  CHECK_INT(decision.verdict, BSG_AGAIN);
+  CHECK_INT(decision.wait_ms, 3000);
+  CHECK_INT(decision.wait_free_bytes, 16 * MIB); /* the request alone */
+  CHECK_HAS(last_line(), "other processes hold 66.0 MiB; waiting up to 3 s for them before it is given up");
+  CHECK_INT(bsg_policy_waited(fixture.policy, now(), 0, 2000), 0);
+  CHECK_HAS(last_line(), "waited 2.0 s for other processes in vain");
+  int said = fixture.line_count;
+
+  refuse(16 * MIB, 7);
+  decision = terminal_of(0, NULL, 0, BSG_PHASE_OPTIMIZER, BSG_REFUSED, "x");
+  CHECK_INT(decision.verdict, BSG_AGAIN);
+  CHECK_INT(decision.wait_ms, 950); /* what is left; each try takes 50 at least */
+  CHECK_INT(bsg_policy_waited(fixture.policy, now(), 0, 960), 0);
+  CHECK_INT(events_of("waited"), 2);
+  CHECK_INT(fixture.line_count, said); /* aloud once in ten steps */
+  refuse(16 * MIB, 7);
+  CHECK_INT(terminal_of(0, NULL, 0, BSG_PHASE_OPTIMIZER, BSG_REFUSED, "x").verdict, BSG_CANNOT);
+
+  /* Something went through: patience is as it was. */
+  refuse(16 * MIB, 7);
+  CHECK_INT(bsg_policy_retried(fixture.policy, now(), 0, "the optimizer's step"), 0);
+  refuse(16 * MIB, 7);
+  CHECK_INT(terminal_of(0, NULL, 0, BSG_PHASE_LOSS, BSG_REFUSED, "x").wait_ms, 3000);
+}
+
+TEST(others_that_take_it_again_and_again_are_no_endless_loop) {
+  int tries = 0;
+
+  start(3000);
+  memory_is(20 * MIB, 4 * MIB);
+  for (;; tries++) {
+    memory_is(20 * MIB, 4 * MIB);
+    refuse(16 * MIB, 7);
+    memory_is(20 * MIB, 30 * MIB); /* free whenever one looks */
+    struct bsg_decision decision = terminal_of(0, NULL, 0, BSG_PHASE_DATA, BSG_REFUSED, "x");
+    if (decision.verdict != BSG_AGAIN || tries == 1000)
+      break;
+    CHECK_INT(decision.wait_ms, 0);
+  }
+  CHECK_INT(tries, 60);
+}
+
+TEST(at_its_smallest_a_step_waits_and_one_that_must_not_be_cut_does_not) {
+  start(3000);
+  memory_is(20 * MIB, 4 * MIB);
+  refuse(16 * MIB, 7);
+  CHECK_INT(terminal(1, BSG_PHASE_BACKWARD, BSG_EXACT).verdict, BSG_AGAIN); /* before it is split */
+  refuse(16 * MIB, 7);
+  CHECK_INT(terminal(1, BSG_PHASE_BACKWARD, BSG_EXACT).verdict, BSG_AGAIN); /* there is nothing smaller */
+  refuse(16 * MIB, 7);
+  CHECK_INT(terminal(32, BSG_PHASE_FORWARD, BSG_REFUSED).verdict, BSG_CANNOT);
+
+  memory_is(92 * MIB, 4 * MIB); /* four elsewhere: less than was missing */
+  refuse(16 * MIB, 7);
+  CHECK_INT(terminal_of(0, NULL, 0, BSG_PHASE_DATA, BSG_REFUSED, "x").verdict, BSG_CANNOT);
+}

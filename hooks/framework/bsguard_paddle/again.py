@@ -1,14 +1,15 @@
 """Once more, outside of the layers that are split: what is held only for a backward is dropped, one graph at a time, then
-the framework's caches are given back, once, then a neighbour on the device gets a little time to do the same, as many
-times as runtime says; then the user gets his exception, with a report.
+the framework's caches are given back, once, then other processes are waited for (neighbours.py); then the user gets his
+exception, with a report.
 
 The caller answers for it that a second try does nothing twice.
 """
 
 from . import loss, native
 from .call import one_backward
+from .neighbours import Tries
 from .oom import Failure, is_oom
-from .runtime import MOST_WAITS, reclaim, runtime, thread, wait_for_memory
+from .runtime import runtime, thread
 
 
 def again(failure, function, what, phase=native.LOSS, drops=True):
@@ -17,27 +18,18 @@ def again(failure, function, what, phase=native.LOSS, drops=True):
     drops: may graphs be dropped for it, so that their backward runs in chunks? Call it outside of any `except` block: what
     is being handled there pins its traceback.
     """
-    reclaimed, waits = False, 0
+    tries = Tries(phase, "outside of the layers there is nothing to split")
     while True:
-        waiting = False
+        waits = False
         # Another thread's backward may be running through the newest of them; what it frees serves as well.
         with one_backward, _ours():
             if drops and loss.holds_graphs():
                 loss.drop_one(failure, native.LOSS)
             else:
-                _met(failure, phase)
-                if waits == MOST_WAITS:
-                    _give_up(failure, phase)
-                waiting = reclaimed
-                if not reclaimed:
-                    reclaim()
-                reclaimed = True
-                # Nobody will see it, and its frames, which name this failure, would be garbage that only a collection
-                # frees: in a forked worker perhaps, where a reader's destructor waits for threads that are not there.
-                failure.error.__traceback__ = None
-        if waiting:
-            wait_for_memory(waits)
-            waits += 1
+                tries.note(failure)
+                waits = True
+        if waits:
+            tries.wait()
         try:
             result = function()
         except Exception as error:
@@ -45,8 +37,7 @@ def again(failure, function, what, phase=native.LOSS, drops=True):
                 raise
             failure = Failure(error)
             continue
-        if reclaimed:
-            runtime.library.retried(runtime.device, what)
+        tries.went_through(what)
         return result
 
 
@@ -80,14 +71,3 @@ class _ours:
     def __exit__(self, *_):
         thread.inside -= 1
         thread.loss = self._loss
-
-
-def _met(failure, phase):
-    why = "outside of the layers there is nothing to split"
-    runtime.library.terminal(runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line)
-
-
-def _give_up(failure, phase):
-    runtime.library.unrescued(runtime.device, phase, failure.line)
-    failure.error._bsguard_reported = True
-    failure.throw()

@@ -5,7 +5,7 @@ input signature, when the predicted peak passes 85 % of what is available now, a
 Paddle's own, and only an OOM in its forward is caught.
 """
 
-from . import peaks
+from . import neighbours, peaks
 from .runtime import allocated, runtime
 
 _LIKELY = 0.85  # of what is available
@@ -45,6 +45,7 @@ class Size:
     def predicted(self, device, batch):
         """(bytes that a step of `batch` samples would peak at, bytes available to this process)."""
         memory = runtime.library.memory(device)
+        neighbours.look(memory)
         now, peak = allocated(device)
         need = self.need * max(1.0, batch / self.batch)
         available = memory.live_bytes + memory.free_bytes if memory is not None else 0
@@ -90,6 +91,7 @@ def is_short(calls):
     """May the backward of what the user built on these calls run out of memory? True also where nobody can tell."""
     now = allocated(calls[-1].device)[0]
     memory = runtime.library.memory(calls[-1].device)
+    neighbours.look(memory)
     if runtime.arm == "always" or not now or memory is None:
         return True
     leaves = sum(leaf.size * leaf.element_size() for call in calls for leaf in call.leaves if leaf is not None)

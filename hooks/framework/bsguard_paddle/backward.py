@@ -5,13 +5,17 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, boundary, chunks, evidence, gradients, loss, native, ranks, whole
+from . import arming, boundary, chunks, gradients, loss, native, neighbours, ranks, whole
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
 from .oom import attempt
 from .rescue import shrink, went_through
-from .runtime import inside, note_phase, reclaim, runtime, thread
+from .runtime import inside, note_phase, runtime, thread
+
+_NOTHING_HELD = (
+    "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
+)
 
 
 def run_backward(tensors, grads, retain_graph=False, *rest):
@@ -107,17 +111,20 @@ def _reached(call, reach):
 def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
     """From the user's tensors down to the leaves. The graph is kept while a call will hand a gradient on through it, and
     while an inner graph is held that it may reach into by another way (a tensor kept aside in forward), or that could
-    be dropped for it. It stays in memory as long as the user holds the loss, so the last only where memory is short."""
-    again = False
+    be dropped for it. It stays in memory as long as the user holds the loss, so the last only where memory is short.
+
+    Where it is short because of other processes the graph is kept for a second try too, as long as they are waited for."""
+    short = only_leaves and arming.is_short(calls)
+    patient = short and neighbours.come_and_go()
+    tries = neighbours.Tries(native.BACKWARD, _NOTHING_HELD)
     while True:
         held = any(call.inner is not None for call in calls)
         keep = retain_graph or any(call.hands_on for call in calls)
-        keep = keep or (held and (not only_leaves or arming.is_short(calls)))
+        keep = keep or (held and (not only_leaves or short)) or patient
         with inside():
             _, failure = attempt(lambda k=keep: runtime.run_backward(tensors, grads, k, *rest))
         if failure is None:
-            if again:
-                runtime.library.retried(runtime.device, "the backward of the loss")
+            tries.went_through("the backward of the loss")
             return
         # Once more is the same only if nothing but our leaves was written to, and if the graph is still there.
         if not (keep and only_leaves):
@@ -126,13 +133,13 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
             call.clear_seeds()
         if loss.holds_graphs():
             loss.drop_one(failure, native.BACKWARD)
-        elif again:
-            _give_back(failure, native.BACKWARD)
-        else:
-            again = True
-            _met(failure, native.BACKWARD)
-            reclaim()
-            failure.forget()
+            continue
+        if not tries.ask(failure):
+            if tries.failed > 1 and not patient:
+                neighbours.give_up(failure, native.BACKWARD)
+            patient = False  # a last time, without keeping the graph for it
+        failure.forget()
+        tries.wait()
 
 
 def _hand_on(joints, keep, rest):
@@ -147,18 +154,12 @@ def _hand_on(joints, keep, rest):
             runtime.run_backward([original for original, _ in made], [gradient for _, gradient in made], keep, *rest)
 
 
-def _met(failure, phase):
-    why = "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
-    runtime.library.terminal(runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line)
-
-
 def _give_back(failure, phase):
     """An OOM that nothing can be done about: reported, and the user's exception."""
-    _met(failure, phase)
-    evidence.census(runtime.device)
-    runtime.library.unrescued(runtime.device, phase, failure.line)
-    failure.error._bsguard_reported = True
-    failure.throw()
+    runtime.library.terminal(
+        runtime.device, None, None, 0, phase, native.REFUSED, _NOTHING_HELD, failure.bytes, failure.line
+    )
+    neighbours.give_up(failure, phase)
 
 
 def _inner_part(call, seeds, retain_graph, rest, aside):

@@ -10,8 +10,10 @@ The operators are counted as they begin, too: what ran out of memory before any 
 
 import functools
 
+from . import native
+from .neighbours import Tries
 from .oom import Failure, is_oom
-from .runtime import MOST_WAITS, reclaim, runtime, thread, wait_for_memory
+from .runtime import reclaim, runtime, thread
 
 # An optimizer's own, whose results are not looked at: who called them finishes them (resume.py).
 _KERNELS = """
@@ -65,21 +67,20 @@ def bring_home(tensors):
     # A scalar may live on the host: Adam's powers do. A custom device has kernels of its own for none of these.
     if place.is_cpu_place() or not (away and (place.is_custom_place() or any(tensor.size > 1 for tensor in away))):
         return False
-    for attempt in range(1 + MOST_WAITS):
-        if attempt == 0:
-            reclaim()
-        else:
-            wait_for_memory(attempt - 1)
+    tries = Tries(native.OPTIMIZER, "the results of an update, computed on the host, find no room on the device")
+    reclaim()
+    while away:
         try:
-            while away:
-                _move(away[-1], place)
-                away.pop()
-            break
+            _move(away[-1], place)
+            away.pop()
+            continue
         except Exception as error:
-            if not is_oom(error) or attempt == MOST_WAITS:
+            if not is_oom(error):
                 raise
-            Failure(error)  # lets go of what the traceback holds
-    runtime.library.retried(runtime.device, "an update")
+            failure = Failure(error)
+        tries.note(failure)
+        tries.wait()
+    tries.went_through("an update")
     return True
 
 

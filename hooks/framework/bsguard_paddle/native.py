@@ -62,6 +62,7 @@ class Memory(ctypes.Structure):
         ("live_bytes", ctypes.c_uint64),
         ("peak_bytes", ctypes.c_uint64),
         ("step_peak_bytes", ctypes.c_uint64),
+        ("others_bytes", ctypes.c_uint64),
     ]
 
 
@@ -147,13 +148,26 @@ class Library:
         return decision
 
     def terminal(
-        self, device, name, signature, batch, phase, exactness, because, request_bytes, exception, smallest=1, held=0
+        self,
+        device,
+        name,
+        signature,
+        batch,
+        phase,
+        exactness,
+        because,
+        request_bytes,
+        exception,
+        smallest=1,
+        held=0,
+        may_wait=False,
     ):
         """Reports a terminal OOM, once each; returns the Decision.
 
         smallest: samples in the smallest chunk allowed. held: bytes on the device now that the attempt is gone.
+        may_wait: the caller can do what the verdict AGAIN asks for.
         """
-        decision = Decision(size=ctypes.sizeof(Decision))
+        decision = Decision(size=ctypes.sizeof(Decision) if may_wait else Decision.wait_ms.offset)
         oom = Oom(
             size=ctypes.sizeof(Oom),
             device=device,

@@ -14,8 +14,9 @@ import functools
 import weakref
 
 from . import gradients, native
+from .neighbours import Tries
 from .oom import attempt
-from .runtime import MOST_WAITS, inside, reclaim, runtime, thread, wait_for_memory
+from .runtime import inside, runtime, thread
 from .state import without_autocast
 
 _parallels = {}  # id of a DataParallel of many ranks -> _Parallel
@@ -74,23 +75,14 @@ class _Parallel:
         """The reducer cannot go on after an OOM, so there must be room for all that it takes before it begins: its
         buckets, zeros in the place of the gradients that this rank has not, and what the others give it for them."""
         wanted = self._buckets + 2 * [(p.size, p.dtype) for p in unused if gradients.grad_of(p) is None]
-        for count in range(2 + MOST_WAITS):
+        tries = Tries(native.BACKWARD, "the buckets in which gradients are exchanged with the other ranks do not fit")
+        while True:
             failure = attempt(lambda: [runtime.paddle.empty([size], dtype) for size, dtype in wanted].clear())[1]
             if failure is None:
+                tries.went_through("the exchange of gradients")
                 return
-            if count <= MOST_WAITS:
-                failure.forget()
-                if count == 0:
-                    reclaim()
-                else:
-                    wait_for_memory(count - 1)
-        why = "the buckets in which gradients are exchanged with the other ranks do not fit"
-        runtime.library.terminal(
-            runtime.device, None, None, 0, native.BACKWARD, native.REFUSED, why, failure.bytes, failure.line
-        )
-        runtime.library.unrescued(runtime.device, native.BACKWARD, failure.line)
-        failure.error._bsguard_reported = True
-        failure.throw()
+            tries.note(failure)
+            tries.wait()
 
 
 def patch():

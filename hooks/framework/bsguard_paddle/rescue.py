@@ -1,15 +1,12 @@
 """From an OOM to the next attempt: reclaim, prove, ask the policy, and take up what it says - or give the user's own
 exception back, with a report."""
 
-import time
-
-from . import arming, evidence, native
+from . import arming, evidence, native, neighbours
 from .call import one_backward
 from .proof import may_be_repeated
 from .runtime import allocated, inside, reclaim, runtime
 from .state import normalises_by_batch
 
-_POLL = 0.05  # seconds between two looks at what is free
 _AGAIN = {  # what is tried once more
     native.FORWARD: "the forward",
     native.LOSS: "the backward",
@@ -35,10 +32,7 @@ def shrink(call, phase, failure, repeats=True):
     if why is None and inputs.batch < 2:
         why = "a batch of one sample cannot be split"
     if why is None:
-        call.proof = site.proof(inputs, call.mode, next_micro_batch)
-        if not call.proof.fits:  # memory may have been refused to the trial by accident
-            reclaim()
-            call.proof = site.proof(inputs, call.mode, next_micro_batch)
+        call.proof = _proof(call, phase, next_micro_batch)
         why = call.proof.why
         if why is None and next_micro_batch < call.proof.smallest:
             why = "chunks of one sample could not be proven"
@@ -55,12 +49,12 @@ def shrink(call, phase, failure, repeats=True):
         failure.line,
         call.proof.smallest if why is None else 1,
         held,
+        may_wait=True,
     )
     if decision.verdict == native.AGAIN:
         call.again = _AGAIN[phase]
         failure.error.__traceback__ = None
-        if decision.wait_ms:
-            _wait(call.device, decision)
+        neighbours.wait(call.device, decision)
         return
     call.again = None
     if why is not None and inputs.batch >= 2:
@@ -92,23 +86,30 @@ def _may_repeat(call, phase):
         return may_be_repeated(call.layer, call.inputs, call.mode)
 
 
+def _proof(call, phase, smallest):
+    """The split proof; where other processes leave no memory for a trial, they are waited for."""
+    tried = 0
+    while True:
+        proof = call.site.proof(call.inputs, call.mode, smallest)
+        if proof.fits:
+            return proof
+        reclaim()
+        tried += 1
+        if tried == 1:  # memory may have been refused to the trial by accident
+            continue
+        decision = runtime.library.terminal(
+            call.device, None, None, 0, phase, native.REFUSED, proof.why, 0, None, may_wait=True
+        )
+        if decision.verdict != native.AGAIN:
+            return proof
+        neighbours.wait(call.device, decision)
+
+
 def went_through(call):
     """An attempt has succeeded: said, where it was one that was tried once more as it was."""
     if call.again is not None:
         what, call.again = call.again, None
         runtime.library.retried(call.device, what)
-
-
-def _wait(device, decision):
-    """Until other processes have freed what the decision names, or its time is over."""
-    started = time.monotonic()
-    until = started + decision.wait_ms / 1000
-    while time.monotonic() < until:
-        memory = runtime.library.memory(device)
-        if memory is None or memory.free_bytes >= decision.wait_free_bytes:
-            break
-        time.sleep(_POLL)
-    runtime.library.waited(device, int((time.monotonic() - started) * 1000))
 
 
 def _held(device):

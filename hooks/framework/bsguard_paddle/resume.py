@@ -8,13 +8,14 @@ run again: that serves where the moments are made, which is where memory is take
 something was written, and is resumed only where all results are known to be there (inplace.py).
 """
 
-from . import again, inplace
+from . import again, inplace, native
 from .gradients import grad_of
+from .neighbours import Tries
 from .oom import Failure, is_oom
-from .runtime import MOST_WAITS, reclaim, runtime, wait_for_memory
+from .runtime import runtime
 from .steps import parameters_of
 
-_MOST_ATTEMPTS = 2 + MOST_WAITS
+_WHY = "what the optimizer keeps for each parameter did not fit, and no smaller batch makes it less"
 
 _applying = {}  # id of an optimizer whose step runs -> [True once its update loop has begun]
 _updated = {}  # id of an optimizer whose update loop runs -> names of the parameters that it has updated
@@ -50,15 +51,21 @@ def _version(gradient):
     return gradient.inplace_version, gradient.data_ptr() if dense else None
 
 
-def _is_final(error, attempt):
-    return not is_oom(error) or again.is_reported(error) or attempt == _MOST_ATTEMPTS
-
-
-def _make_room(attempt):
-    if attempt == 1:
-        reclaim()
-    else:
-        wait_for_memory(attempt - 2)
+def _tried(function, may):
+    """function(), once more after an OOM for as long as may() says that nothing would be done twice."""
+    tries = Tries(native.OPTIMIZER, _WHY)
+    while True:
+        try:
+            result = function()
+        except Exception as error:
+            if not is_oom(error) or again.is_reported(error) or not may():
+                raise
+            failure = Failure(error)
+        else:
+            tries.went_through("the optimizer's step")
+            return result
+        tries.note(failure)
+        tries.wait()
 
 
 def _retrying(original):
@@ -67,18 +74,14 @@ def _retrying(original):
             return original(self, *args, **kwargs)
         before = _versions(self)
         begun = _applying[id(self)] = [False]
+
+        def may():
+            return not begun[0] and _versions(self) == before
+
         try:
-            for attempt in range(1, _MOST_ATTEMPTS + 1):
-                try:
-                    return original(self, *args, **kwargs)
-                except Exception as error:
-                    if begun[0] or _is_final(error, attempt) or _versions(self) != before:
-                        raise
-                    Failure(error)  # lets go of what the traceback holds
-                _make_room(attempt)
+            return _tried(lambda: original(self, *args, **kwargs), may)
         finally:
             del _applying[id(self)]
-        return None
 
     _apply_optimize.__doc__ = original.__doc__
     return _apply_optimize
@@ -90,18 +93,14 @@ def _resuming(original):
             return original(self, *args, **kwargs)
         _updated[id(self)] = set()
         _applying.get(id(self), [False])[0] = True
+
+        def may():
+            return _UNCERTAIN not in _updated[id(self)]
+
         try:
-            for attempt in range(1, _MOST_ATTEMPTS + 1):
-                try:
-                    return original(self, *args, **kwargs)
-                except Exception as error:
-                    if _UNCERTAIN in _updated[id(self)] or _is_final(error, attempt):
-                        raise
-                    Failure(error)  # lets go of what the traceback holds
-                _make_room(attempt)
+            return _tried(lambda: original(self, *args, **kwargs), may)
         finally:
             del _updated[id(self)]
-        return None
 
     _create_optimization_pass.__doc__ = original.__doc__
     return _create_optimization_pass

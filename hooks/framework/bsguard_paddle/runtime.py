@@ -4,9 +4,7 @@ Set once by adapter.install(); no module imports paddle by itself, since the ada
 is still on the stack.
 """
 
-import random
 import threading
-import time
 
 
 class _Thread(threading.local):
@@ -93,20 +91,6 @@ def reclaim():
         paddle.device.cuda.empty_cache()
     except Exception:  # nothing cached, or no such device: the retry will show
         pass
-
-
-MOST_WAITS = 3  # before it is said that there is no memory: less than a second altogether
-_WAIT = 0.1  # seconds, the first time; a step of a neighbour takes about as long
-_chance = random.SystemRandom()  # the user's own random state stays as it is
-
-
-def wait_for_memory(count):
-    """Waits for the memory that another process on the device may give back; count: how often that was done already.
-
-    Each time twice as long, and half of it by chance: two jobs that wait for each other must not meet again and again.
-    """
-    time.sleep(_WAIT * 2**count * (0.5 + 0.5 * _chance.random()))
-    reclaim()
 
 
 def allocated(device):
