@@ -9,22 +9,60 @@ left alone, in one line.
 
 import os
 import sys
+import threading
+import types
 
 from . import native, observe
 from .runtime import runtime
 
 
 def install(paddle):
-    """Never raises: what goes wrong here leaves the job unguarded, and says so in one line."""
+    """Never raises: what goes wrong here leaves the job unguarded, Paddle as it was, and says so in one line."""
+    before = []
     try:
-        _install(paddle)
+        _install(paddle, before)
     except Exception as error:
         runtime.guarding = False
+        _put_back(before)
         what = (type(error).__name__, error)
         sys.stderr.write("bsguard: this Paddle cannot be guarded (%s: %s); the job runs unguarded\n" % what)
 
 
-def _install(paddle):
+def _owners(paddle):
+    """Every module and class in which something may be replaced. A Paddle that lacks one of them cannot be guarded."""
+    core = paddle.base.core
+    yield from (sys, threading, paddle, core, core.eager, paddle._C_ops, paddle._legacy_C_ops)
+    yield from (paddle.tensor, paddle.tensor.creation, paddle.framework, paddle.framework.io, paddle.metric)
+    yield from (paddle.nn.functional, paddle.nn.Layer, paddle.nn.initializer.Initializer, paddle.metric.Accuracy)
+    yield from (core.eager.Tensor, paddle.base.framework.EagerParamBase, paddle.DataParallel)
+    yield paddle.amp.grad_scaler.AmpScaler
+    for owner, name in ((core, "ProcessGroup"), (paddle.autograd, "saved_tensors_hooks")):
+        if hasattr(owner, name):
+            yield getattr(owner, name)
+
+
+def _put_back(before):
+    """Gives each of `before` [(module or class, what was in it)] what it had, and takes away what is ours."""
+    for owner, held in before:
+        for name, value in list(vars(owner).items()):
+            if held.get(name, before) is value or not _is_ours(value):
+                continue
+            try:
+                if name in held:
+                    setattr(owner, name, held[name])
+                else:
+                    delattr(owner, name)
+            except Exception:
+                pass  # it is called, and does nothing: runtime.guarding is false
+
+
+def _is_ours(value):
+    value = value.fget if isinstance(value, property) else value
+    mine = os.path.dirname(_is_ours.__code__.co_filename)
+    return isinstance(value, types.FunctionType) and os.path.dirname(value.__code__.co_filename) == mine
+
+
+def _install(paddle, before):
     library, why = native.load()
     if library is None:
         raise RuntimeError(why)
@@ -37,15 +75,16 @@ def _install(paddle):
     runtime.run_backward = core.eager.run_backward
     runtime.run_partial_grad = core.eager.run_partial_grad
     runtime.arm = library.option("BSGUARD_ARM") or "auto"
-    library.attach("paddle " + paddle.__version__, os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None)
 
     from . import steps, uncaught
 
+    before.extend((owner, dict(vars(owner))) for owner in [*_owners(paddle), *steps.optimizers()])
     uncaught.patch()
     steps.patch()
     if mode == native.MODE_OBSERVE:
         paddle.nn.Layer.__call__ = observe.layer_call
         core.eager.run_backward = observe.run_backward
+        _attach(paddle)
         return
 
     from . import (
@@ -83,7 +122,14 @@ def _install(paddle):
     core.eager.run_partial_grad = partial.run_partial_grad
     named.watch(library.option("BSGUARD_BOUNDARY"))
     runtime.guarding = True
+    _attach(paddle)
     _fail_fast(paddle)
+
+
+def _attach(paddle):
+    """Last: until then what an OOM is is inferred from the driver's calls."""
+    script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None
+    runtime.library.attach("paddle " + paddle.__version__, script)
 
 
 def _fail_fast(paddle):
