@@ -1,5 +1,5 @@
 """Once more, outside of the layers that are split: what is held only for a backward is dropped, one graph at a time, then
-the framework's caches are given back, once, then other processes are waited for (neighbours.py); then the user gets his
+the framework's caches are given back, then other processes are waited for (neighbours.py); then the user gets his
 exception, with a report.
 
 The caller answers for it that a second try does nothing twice.

@@ -14,6 +14,7 @@ from .runtime import reclaim, runtime
 
 _POLL = 0.05  # seconds between two looks at what is free, as a rule
 _DRIVERS_OWN = 1 / 32  # of the device: what its context may grow by in a run is nobody's coming
+_FREE_TRIES = 2
 _state = {"met": False}
 _chance = random.SystemRandom()  # the user's own random state stays as it is
 
@@ -49,8 +50,8 @@ def come_and_go():
 
 
 class Tries:
-    """Of one thing that has nothing to split: once more after the caches were given back, and then for as long as the
-    policy says that other processes may make room."""
+    """Of one thing that has nothing to split: twice more after the caches were given back, since threads of this process
+    take and free memory too, and then for as long as the policy says that other processes may make room."""
 
     def __init__(self, phase, why):
         self._phase = phase
@@ -60,7 +61,7 @@ class Tries:
 
     def note(self, failure):
         """It failed: raises the user's exception, with a report, where it is not to be tried again."""
-        if not self.ask(failure) and self.failed > 1:
+        if not self.ask(failure) and self.failed > _FREE_TRIES:
             give_up(failure, self._phase)
         # Nobody will see it, and its frames, which name this failure, would be garbage that only a collection frees: in
         # a forked worker perhaps, where a reader's destructor waits for threads that are not there.
