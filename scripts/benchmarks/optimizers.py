@@ -89,7 +89,7 @@ def results(names: list[str], ways: tuple, folder: Path, python: Path, build: Pa
                     row.update(json.loads(lines[-1]))
                     yield {**row, "wrong": bool(row.get("different"))}
                 else:
-                    missing = "has no attribute" in ended.err  # Paddle 2.6 has fewer of them
+                    missing = f"has no attribute '{name}'" in ended.err  # Paddle 2.6 has fewer of them
                     text = "this Paddle has none" if missing else raised(ended.err, True).splitlines()[:1]
                     yield {**row, "why": text if missing else "".join(text), "wrong": not missing}
                     if missing:

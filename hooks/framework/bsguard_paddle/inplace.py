@@ -62,10 +62,12 @@ def _counted(original, simple):
 def bring_home(tensors):
     """Moves to the device what an operator computed on the host and could not copy back. False, and nothing is done, where
     it was not that. Raises the OOM where there is no room even after waiting."""
+    core = runtime.paddle.base.core
     place = runtime.paddle.base.framework._current_expected_place()
     away = [tensor for tensor in tensors if tensor._is_initialized() and tensor.place.is_cpu_place()]
     # A scalar may live on the host: Adam's powers do. A custom device has kernels of its own for none of these.
-    if place.is_cpu_place() or not (away and (place.is_custom_place() or any(tensor.size > 1 for tensor in away))):
+    custom = isinstance(place, core.CustomPlace)
+    if isinstance(place, core.CPUPlace) or not (away and (custom or any(tensor.size > 1 for tensor in away))):
         return False
     tries = Tries(native.OPTIMIZER, "the results of an update, computed on the host, find no room on the device")
     reclaim()
