@@ -56,12 +56,14 @@ static void note_running(struct bsg_device_state *device, struct bsg_entry *entr
     device->disturbed = true; /* a step of so many parts that none of them is its measure */
 }
 
-/* What an earlier run of this job has settled at. */
+/* What an earlier run of this job has settled at, or less where there is less memory now than that took. */
 static void restore(struct bsg_policy *p, struct bsg_when now, struct bsg_entry *entry, int64_t batch) {
   struct bsg_sizing_slot *slot = slot_of(p, entry->device, entry->boundary);
   struct bsg_change change = {.reason = BSG_REASON_RESTORED, .exactness = BSG_EXACTNESS_UNKNOWN};
   struct bsg_store_record record;
-  struct bsg_split split;
+  struct bsg_split split, foreseen;
+  struct bsg_memory_fact memory;
+  struct bsg_out why;
 
   if (!bsg_state_store_find(p, entry, false, &record))
     return;
@@ -71,13 +73,27 @@ static void restore(struct bsg_policy *p, struct bsg_when now, struct bsg_entry 
   bsg_sizing_measured(&slot->sizing, bsg_sizing_x(&slot->sizing, record.micro_batch, entry->elements),
                       record.peak_bytes);
   split = bsg_split_under(batch, record.micro_batch);
+  struct bsg_outlook o = {
+      .sizing = &slot->sizing, .elements = entry->elements, .available = available(p, entry->device, &memory)};
+  bool less = bsg_regrow_foreseen(&split, &o, &foreseen);
+  if (less)
+    split = foreseen;
   if (split.accumulation_steps <= 1)
     return;
   bsg_entry_accept(entry, &split);
-  entry->most = record.micro_batch; /* this batch may be a smaller one */
+  entry->most = less ? split.micro_batch : record.micro_batch; /* this batch may be a smaller one */
   change.split = split;
   bsg_copy_text(change.boundary, sizeof(change.boundary), entry->boundary);
-  bsg_copy_text(change.why, sizeof(change.why), "an earlier run of this job fitted in it");
+  bsg_out_buffer(&why, change.why, sizeof(change.why));
+  if (less) {
+    bsg_out_format(&why, "an earlier run of this job fitted in %lld, which took ", (long long)record.micro_batch);
+    bsg_out_size(&why, record.peak_bytes);
+    bsg_out_text(&why, ", and there are ");
+    bsg_out_size(&why, o.available);
+  } else {
+    bsg_out_text(&why, "an earlier run of this job fitted in it");
+  }
+  bsg_out_string(&why);
   bsg_state_change(p, now, &change);
 }
 
@@ -248,6 +264,8 @@ void bsg_state_sizes_step(struct bsg_policy *p, struct bsg_when now, const struc
     struct bsg_sizing_slot *slot = slot_of(p, memory->device, entry->boundary);
     if (entry->in_step)
       measure(slot, bsg_sizing_x(&slot->sizing, entry->in_step, entry->elements), clean, memory, allocated_peak, where);
+    if (device->framework.told && device->framework.allocated_bytes != BSG_BYTES_UNKNOWN)
+      bsg_sizing_held(&slot->sizing, device->framework.allocated_bytes);
     if (clean && !entry->ran_out) {
       bsg_regrow_clean(&entry->growth);
       if (p->config.mode == BSG_MODE_GUARD && p->adapter && where.step > 1)

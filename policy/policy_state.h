@@ -1,5 +1,5 @@
 /*
- * policy_state.h - the one state of the policy, and what its public functions (policy.c, policy_framework.c,
+ * policy_state.h - the one state of the policy, and what its public functions (policy.c, policy_framework.c, policy_outcome.c,
  * policy_request.c) have in common. Nobody else includes this. Callers hold the lock of shim/.
  */
 #ifndef BSG_POLICY_STATE_H
@@ -165,6 +165,11 @@ void bsg_state_oom_met(struct bsg_policy *p, struct bsg_when now, const struct b
 
 /* The job went on after the last OOM on this device (-1: on any): if it was answered, it was rescued. */
 void bsg_state_went_on(struct bsg_policy *p, int device);
+
+/* What is known of an OOM: the refused calls of its device, which are over with it, or a limit of the framework's own.
+ */
+void bsg_state_gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bsg_where where,
+                      struct bsg_oom_record *record);
 
 /* The driver refused what it had enough free bytes for. */
 bool bsg_state_fragmented(const struct bsg_oom_record *oom);

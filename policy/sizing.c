@@ -81,9 +81,21 @@ void bsg_sizing_refused(struct bsg_sizing *s, int64_t x, uint64_t available, uin
   if (s->refused_x == 0 || x <= s->refused_x) {
     s->refused_x = x;
     s->refused_bytes = available;
+    s->refused_base = base < available ? base : 0;
   }
   s->age = 0;
   s->patience = s->patience == 0 ? PATIENCE : s->patience < MOST_PATIENCE ? s->patience * 2 : MOST_PATIENCE;
+}
+
+void bsg_sizing_held(struct bsg_sizing *s, uint64_t bytes) {
+  if (bytes == 0)
+    return;
+  if (bytes < s->base_bytes)
+    s->base_bytes = bytes;
+  if (s->refused_x && bytes < s->refused_base) {
+    s->refused_bytes -= s->refused_base - bytes;
+    s->refused_base = bytes;
+  }
 }
 
 void bsg_sizing_clean(struct bsg_sizing *s) {
@@ -173,8 +185,7 @@ uint64_t bsg_sizing_peak(const struct bsg_sizing *s, int64_t x) {
   uint64_t peak = measured_peak(s, x);
 
   if (s->refused_x && x >= s->refused_x) {
-    uint64_t least =
-        in_proportion(s->base_bytes < s->refused_bytes ? s->base_bytes : 0, s->refused_x, s->refused_bytes, x);
+    uint64_t least = in_proportion(s->refused_base, s->refused_x, s->refused_bytes, x);
     if (peak == BSG_SIZING_NOT_KNOWN || peak < least)
       peak = least;
   }
@@ -215,11 +226,11 @@ int64_t bsg_sizing_least(struct bsg_sizing *s, int64_t batch, int64_t elements, 
   uint64_t room = usable(s, available);
   int64_t chunks = 1;
 
-  if (s->refused_x == 0 || s->base_bytes >= s->refused_bytes || s->base_bytes >= room)
+  if (s->refused_x == 0 || s->refused_base >= room)
     return 1;
   while (chunks < batch && chunks < MOST_TRIED) {
     int64_t x = bsg_sizing_x(s, bsg_split_of(batch, chunks).micro_batch, elements);
-    if (in_proportion(s->base_bytes, s->refused_x, s->refused_bytes, x) <= room)
+    if (in_proportion(s->refused_base, s->refused_x, s->refused_bytes, x) <= room)
       break;
     chunks++;
   }

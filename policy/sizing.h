@@ -9,7 +9,8 @@
  *   measured   peaks of clean steps, by the largest piece that ran in them
  *   base       what is held whether a piece runs or not, seen after the caches were emptied for an OOM. A peak grows at
  *              most in proportion above it, so a line from the base through a measured peak is never too low
- *   refused    the smallest piece that ran out, and what there was then: its peak is above that
+ *   refused    the smallest piece that ran out, and what there was then: its peak is above that. What it says is what
+ * the piece needs on top of the base: once less is held, it stands against less
  */
 #ifndef BSG_POLICY_SIZING_H
 #define BSG_POLICY_SIZING_H
@@ -27,9 +28,9 @@ struct bsg_sizing {
   int count, next;
   struct bsg_fit_point points[BSG_FIT_POINTS - 1]; /* one more is the base */
   int64_t refused_x;                               /* 0: none */
-  uint64_t refused_bytes;
-  uint64_t ceiling_bytes; /* a limit of the framework's own, below the device's; 0: none met */
-  int64_t age, patience;  /* clean steps since the last refusal, and after how many it is forgotten */
+  uint64_t refused_bytes, refused_base;            /* there were so many, so many of them held whatever runs */
+  uint64_t ceiling_bytes;                          /* a limit of the framework's own, below the device's; 0: none met */
+  int64_t age, patience; /* clean steps since the last refusal, and after how many it is forgotten */
 };
 
 /* Elements in one sample, from a signature such as "float32[3,224,224];int64[8]": the sum over what is cut. 1 or more.
@@ -44,6 +45,9 @@ void bsg_sizing_measured(struct bsg_sizing *sizing, int64_t x, uint64_t bytes);
 
 /* A piece of `x` ran out where `available` bytes were to be had; `base` are held now that it is gone. */
 void bsg_sizing_refused(struct bsg_sizing *sizing, int64_t x, uint64_t available, uint64_t base);
+
+/* A step ended with `bytes` held by the framework's own count, gradients included: the base is no more than that. */
+void bsg_sizing_held(struct bsg_sizing *sizing, uint64_t bytes);
 
 /* A clean step ended. A refusal is forgotten after a number of them that doubles with each refusal: a neighbour may be
  * gone, and a single allocation may fail for reasons that never come again. */

@@ -112,7 +112,7 @@ class Worker(Job):
     def split(self, chunks: int, loss: str) -> None:
         """Has bsguard run the batch in so many chunks from now on. Raises RuntimeError where it does not."""
         self.run(1, 1, loss)
-        (folder,) = (self._folder / "bsguard").iterdir()
+        (folder,) = (path.parent for path in (self._folder / "bsguard").glob("*/control.json"))
         request = folder / "request.json"
         draft = folder / "request.draft"
         draft.write_text(json.dumps({"schema": "bsguard.request/1", "micro_batch": BATCH // chunks}))

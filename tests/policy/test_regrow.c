@@ -84,6 +84,7 @@ static struct bsg_split step(const struct model *m, int64_t batch, int64_t eleme
   if (!clean)
     return now;
   bsg_sizing_measured(&job.sizing, bsg_sizing_x(&job.sizing, now.micro_batch, elements), (uint64_t)took);
+  bsg_sizing_held(&job.sizing, (uint64_t)(m->fixed * 0.7)); /* gradients included */
   bsg_sizing_clean(&job.sizing);
   bsg_regrow_clean(growth);
   if (bsg_regrow_up(growth, &now, &o, &next)) {
@@ -211,6 +212,45 @@ TEST(a_neighbours_spike_is_over_when_it_is_over) {
     split = step(&m, 32, 100);
   CHECK_INT(split.accumulation_steps, 1);
   CHECK_INT(job.ooms, met);
+}
+
+TEST(a_spike_of_ones_own_is_over_when_it_is_over) {
+  struct model m = {.capacity = 1e10, .fixed = 1e9};
+  struct bsg_split split;
+  int64_t met;
+  m.per_element = 7e9 / (32 * 100.0);                /* 8 GB whole */
+  for (int before = 0; before <= 20; before += 20) { /* known whole before, or not */
+    start(4);
+    for (int i = 0; i < before; i++)
+      step(&m, 32, 100);
+    m.fixed = 6e9; /* the job holds something large for a while */
+    for (int i = 0; i < 50; i++)
+      split = step(&m, 32, 100);
+    CHECK(split.accumulation_steps > 1);
+    CHECK(job.ooms >= 1 && job.ooms <= 2);
+    met = job.ooms;
+    m.fixed = 1e9;
+    for (int i = 0; i < 25; i++)
+      split = step(&m, 32, 100);
+    CHECK_INT(split.accumulation_steps, 1);
+    CHECK_INT(job.ooms, met);
+  }
+}
+
+TEST(a_refusal_stands_against_less_once_less_is_held) {
+  struct bsg_sizing sizing = {0};
+  bsg_sizing_refused(&sizing, 100, 1000, 600);
+  CHECK_INT(bsg_sizing_peak(&sizing, 100), 1000);
+  CHECK_INT(bsg_sizing_peak(&sizing, 200), 1400);
+  bsg_sizing_held(&sizing, 700); /* more than the base: says nothing */
+  bsg_sizing_held(&sizing, 0);   /* not known */
+  CHECK_INT(bsg_sizing_peak(&sizing, 100), 1000);
+  bsg_sizing_held(&sizing, 100);
+  CHECK_INT(bsg_sizing_peak(&sizing, 100), 500);
+  CHECK_INT(bsg_sizing_peak(&sizing, 200), 900);
+  bsg_sizing_refused(&sizing, 100, 800, 0); /* a base that nobody knows */
+  bsg_sizing_held(&sizing, 100);
+  CHECK_INT(bsg_sizing_peak(&sizing, 100), 800);
 }
 
 TEST(a_try_that_fails_waits_twice_as_long) {

@@ -14,7 +14,7 @@ import functools
 from . import again, native
 from .oom import Failure, is_oom
 from .runtime import runtime, thread
-from .state import RandomState
+from .state import Generators
 
 _MOST_CHANGES = 16  # of Tensor's methods: each costs the interpreter its caches, and Python keeps count of them
 _METHODS = ("clone", "contiguous", "_getitem_dygraph", "_getitem_from_offset")
@@ -123,7 +123,7 @@ def _guarded_random(original):
     def guarded(*args, **kwargs):
         if thread.inside and not thread.loss:
             return original(*args, **kwargs)
-        before = RandomState()
+        before = Generators()
         try:
             return original(*args, **kwargs)
         except Exception as error:
