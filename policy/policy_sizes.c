@@ -215,36 +215,49 @@ static void say_grown(struct bsg_policy *p, const struct bsg_entry *entry, const
   bsg_state_say(p, 0, &line);
 }
 
-static void grow(struct bsg_policy *p, struct bsg_when now, struct bsg_entry *entry, struct bsg_sizing_slot *slot) {
-  struct bsg_split split = bsg_entry_split(entry, 0), up;
+/* A clean step ended: up to what fits, or back from where the last try left no reserve. True: the size has changed. */
+static bool move(struct bsg_policy *p, struct bsg_when now, struct bsg_entry *entry, struct bsg_sizing_slot *slot,
+                 const struct bsg_split *split) {
   struct bsg_change change = {.reason = BSG_REASON_REGROW, .exactness = entry->exactness};
   int64_t clean = entry->growth.clean;
   struct bsg_memory_fact memory;
+  struct bsg_split to;
   struct bsg_out why;
 
-  if (bsg_regrow_due(&entry->growth, &split)) {
-    uint64_t room = available(p, entry->device, &memory);
-    struct bsg_outlook o = {.sizing = &slot->sizing, .elements = entry->elements, .available = room};
-    if (bsg_regrow_up(&entry->growth, &split, &o, &up)) {
-      bsg_entry_accept(entry, &up);
-      entry->grown = true;
-      p->store_behind = true;
-      change.split = up;
-      bsg_copy_text(change.boundary, sizeof(change.boundary), entry->boundary);
-      bsg_out_buffer(&why, change.why, sizeof(change.why));
-      bsg_out_format(&why, "%lld clean step%s, ", (long long)clean, clean == 1 ? "" : "s");
-      uint64_t peak = bsg_sizing_peak(&slot->sizing, bsg_sizing_x(&slot->sizing, up.micro_batch, entry->elements));
-      bsg_out_text(&why, peak == BSG_SIZING_NOT_KNOWN ? "nothing measured yet, there are " : "predicted ");
-      if (peak != BSG_SIZING_NOT_KNOWN) {
-        bsg_out_size(&why, peak);
-        bsg_out_text(&why, " of ");
-      }
-      bsg_out_size(&why, room);
-      bsg_out_string(&why);
-      bsg_state_change(p, now, &change);
-      return;
-    }
+  if (!bsg_regrow_due(&entry->growth, split) && !bsg_regrow_on_trial(&entry->growth, split))
+    return false;
+  uint64_t room = available(p, entry->device, &memory);
+  struct bsg_outlook o = {.sizing = &slot->sizing, .elements = entry->elements, .available = room};
+  bool back = bsg_regrow_back(&entry->growth, split, &o, &to);
+  if (!back && !bsg_regrow_up(&entry->growth, split, &o, &to))
+    return false;
+  bsg_entry_accept(entry, &to);
+  entry->grown = true;
+  p->store_behind = true;
+  change.split = to;
+  bsg_copy_text(change.boundary, sizeof(change.boundary), entry->boundary);
+  bsg_out_buffer(&why, change.why, sizeof(change.why));
+  bsg_out_format(&why, "%lld clean step%s, ", (long long)clean, clean == 1 ? "" : "s");
+  int64_t x = bsg_sizing_x(&slot->sizing, back ? split->micro_batch : to.micro_batch, entry->elements);
+  uint64_t peak = bsg_sizing_peak(&slot->sizing, x);
+  if (peak == BSG_SIZING_NOT_KNOWN) {
+    bsg_out_text(&why, "nothing measured yet, there are ");
+  } else {
+    bsg_out_text(&why, back ? "no reserve left: took " : "predicted ");
+    bsg_out_size(&why, peak);
+    bsg_out_text(&why, " of ");
   }
+  bsg_out_size(&why, room);
+  bsg_out_string(&why);
+  bsg_state_change(p, now, &change);
+  return true;
+}
+
+static void grow(struct bsg_policy *p, struct bsg_when now, struct bsg_entry *entry, struct bsg_sizing_slot *slot) {
+  struct bsg_split split = bsg_entry_split(entry, 0);
+
+  if (move(p, now, entry, slot, &split))
+    return;
   /* It has run at its new size, and goes no further for now. */
   if (entry->grown) {
     entry->grown = false;

@@ -1,6 +1,6 @@
 /*
- * policy_state.h - the one state of the policy, and what its public functions (policy.c, policy_framework.c, policy_outcome.c,
- * policy_request.c) have in common. Nobody else includes this. Callers hold the lock of shim/.
+ * policy_state.h - the one state of the policy, and what its public functions (policy.c, policy_framework.c,
+ * policy_outcome.c, policy_request.c) have in common. Nobody else includes this. Callers hold the lock of shim/.
  */
 #ifndef BSG_POLICY_STATE_H
 #define BSG_POLICY_STATE_H

@@ -9,6 +9,7 @@
 #define FIRST_WAIT 8 /* clean steps, after the first try that failed */
 #define MOST_WAIT 4096
 #define BLIND 16      /* clean steps, before a try without any measure */
+#define ON_TRIAL 3    /* clean steps in which a try may show that it takes more than was foreseen */
 #define PROVED 16     /* clean steps after which a try counts as a success */
 #define FORGIVEN 1024 /* and after which earlier failures are forgotten */
 
@@ -43,6 +44,11 @@ static struct bsg_split next_down(const struct bsg_split *now, const struct bsg_
   return found.micro_batch >= o->smallest ? found : *doubled;
 }
 
+/* A try has failed. */
+static void wait_longer(struct bsg_regrowth *growth) {
+  growth->wait = growth->wait < FIRST_WAIT ? FIRST_WAIT : growth->wait > MOST_WAIT / 2 ? MOST_WAIT : growth->wait * 2;
+}
+
 enum bsg_verdict bsg_regrow_shrink(struct bsg_regrowth *growth, const struct bsg_split *now, bool can_split,
                                    const struct bsg_outlook *outlook, struct bsg_split *out) {
   struct bsg_split doubled, down;
@@ -53,7 +59,7 @@ enum bsg_verdict bsg_regrow_shrink(struct bsg_regrowth *growth, const struct bsg
   growth->clean = 0;
   growth->before = 0;
   if (before)
-    growth->wait = growth->wait < FIRST_WAIT ? FIRST_WAIT : growth->wait > MOST_WAIT / 2 ? MOST_WAIT : growth->wait * 2;
+    wait_longer(growth);
   if (verdict != BSG_SHRINK)
     return verdict;
   if (now->micro_batch <= smallest)
@@ -110,6 +116,23 @@ bool bsg_regrow_due(const struct bsg_regrowth *growth, const struct bsg_split *n
   if (growth->fixed || now->accumulation_steps <= 1 || growth->clean < 1 || growth->clean < growth->wait)
     return false;
   return growth->clean < 8 || growth->clean % 8 == 0; /* what has not fitted for a while need not be asked each step */
+}
+
+bool bsg_regrow_on_trial(const struct bsg_regrowth *growth, const struct bsg_split *now) {
+  return !growth->fixed && growth->clean <= ON_TRIAL && growth->before > 0 && growth->before < now->micro_batch;
+}
+
+bool bsg_regrow_back(struct bsg_regrowth *growth, const struct bsg_split *now, const struct bsg_outlook *o,
+                     struct bsg_split *out) {
+  *out = *now;
+  if (!bsg_regrow_on_trial(growth, now) || !o->sizing || o->sizing->count == 0 || o->available == 0 ||
+      bsg_sizing_fits(o->sizing, bsg_sizing_x(o->sizing, now->micro_batch, o->elements), o->available))
+    return false;
+  *out = bsg_split_under(now->batch, growth->before);
+  growth->before = 0;
+  growth->clean = 0;
+  wait_longer(growth);
+  return true;
 }
 
 /* Nobody can measure: half as many chunks, as far as nothing so large was refused. */

@@ -8,7 +8,8 @@
  * Where the whole batch came through its forward it is not many times too large, and twice as many again will do.
  *
  * Up: after clean steps, when the measures say that fewer chunks fit. A try that fails goes back to what ran clean, and
- * the next one waits twice as long.
+ * the next one waits twice as long. So does one that took more than was foreseen and leaves no reserve: it runs clean
+ * until an allocation finds no piece that is large enough.
  */
 #ifndef BSG_POLICY_REGROW_H
 #define BSG_POLICY_REGROW_H
@@ -50,6 +51,13 @@ void bsg_regrow_clean(struct bsg_regrowth *growth);
 
 /* Is it worth asking bsg_regrow_up()? It costs a question to the driver. */
 bool bsg_regrow_due(const struct bsg_regrowth *growth, const struct bsg_split *now);
+
+/* True: the last try has run, and took more than it should: back to `out`, more chunks. Takes note of that. */
+bool bsg_regrow_back(struct bsg_regrowth *growth, const struct bsg_split *now, const struct bsg_outlook *outlook,
+                     struct bsg_split *out);
+
+/* True while bsg_regrow_back() is worth asking. */
+bool bsg_regrow_on_trial(const struct bsg_regrowth *growth, const struct bsg_split *now);
 
 /* True: run in `out`, fewer chunks, from now on. Takes note of the try. */
 bool bsg_regrow_up(struct bsg_regrowth *growth, const struct bsg_split *now, const struct bsg_outlook *outlook,

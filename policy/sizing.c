@@ -200,6 +200,12 @@ static uint64_t usable(const struct bsg_sizing *s, uint64_t available) {
   return available / 100 * USABLE_PERCENT;
 }
 
+bool bsg_sizing_fits(const struct bsg_sizing *s, int64_t x, uint64_t available) {
+  uint64_t peak = bsg_sizing_peak(s, x);
+
+  return peak != BSG_SIZING_NOT_KNOWN && peak <= usable(s, available);
+}
+
 int64_t bsg_sizing_chunks(struct bsg_sizing *s, int64_t batch, int64_t elements, int64_t least, int64_t smallest,
                           uint64_t available) {
   uint64_t room = usable(s, available);

@@ -15,6 +15,7 @@
 #ifndef BSG_POLICY_SIZING_H
 #define BSG_POLICY_SIZING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "policy/decide.h"
@@ -56,6 +57,9 @@ void bsg_sizing_clean(struct bsg_sizing *sizing);
 /* The peak of a step with pieces of `x`; what was refused would be refused again. BSG_SIZING_NOT_KNOWN: nobody can say.
  */
 uint64_t bsg_sizing_peak(const struct bsg_sizing *sizing, int64_t x);
+
+/* True where the peak of pieces of `x` is known, and leaves the reserve of `available`. */
+bool bsg_sizing_fits(const struct bsg_sizing *sizing, int64_t x, uint64_t available);
 
 /* The fewest chunks, at least `least`, in which a batch fits within `available` bytes (less a reserve for
  * fragmentation) by what was measured; 0: none does, or nobody knows. smallest: samples in the smallest piece allowed.

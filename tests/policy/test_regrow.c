@@ -87,7 +87,10 @@ static struct bsg_split step(const struct model *m, int64_t batch, int64_t eleme
   bsg_sizing_held(&job.sizing, (uint64_t)(m->fixed * 0.7)); /* gradients included */
   bsg_sizing_clean(&job.sizing);
   bsg_regrow_clean(growth);
-  if (bsg_regrow_up(growth, &now, &o, &next)) {
+  if (bsg_regrow_back(growth, &now, &o, &next)) {
+    CHECK(next.micro_batch < now.micro_batch);
+    job.shapes[shape].most = next.micro_batch;
+  } else if (bsg_regrow_up(growth, &now, &o, &next)) {
     CHECK(next.micro_batch > now.micro_batch);
     job.shapes[shape].most = next.micro_batch;
   }
@@ -293,6 +296,37 @@ TEST(one_refusal_for_no_reason_is_forgotten) {
   for (int i = 0; i < 200; i++)
     split = step(&m, 32, 100);
   CHECK_INT(split.accumulation_steps, 1);
+}
+
+TEST(a_try_that_leaves_no_reserve_is_taken_back_before_it_fails) {
+  struct bsg_regrowth growth = {0};
+  struct bsg_sizing sizing = {0};
+  struct bsg_outlook o = {.sizing = &sizing, .elements = 16, .available = 1000 * MIB};
+  struct bsg_split now = bsg_split_of(32, 4), up, back;
+
+  for (int took = 850; took <= 950; took += 100) {
+    growth = (struct bsg_regrowth){0};
+    sizing = (struct bsg_sizing){.base_bytes = 100 * MIB};
+    bsg_sizing_measured(&sizing, bsg_sizing_x(&sizing, 8, 16), 400 * MIB);
+    bsg_regrow_clean(&growth);
+    CHECK(!bsg_regrow_back(&growth, &now, &o, &back)); /* there was no try */
+    CHECK(bsg_regrow_up(&growth, &now, &o, &up));
+    CHECK_INT(up.micro_batch, 16);
+    bsg_sizing_measured(&sizing, bsg_sizing_x(&sizing, 16, 16), (uint64_t)took * MIB);
+    bsg_regrow_clean(&growth);
+    CHECK_INT(bsg_regrow_back(&growth, &up, &o, &back), took > 900);
+    CHECK_INT(back.micro_batch, took > 900 ? 8 : 16);
+  }
+  int tries = 0;
+  for (int i = 0; i < 100;
+       i++) { /* and not tried again, as long as it is known what it takes: three chunks of 11 are */
+    bsg_regrow_clean(&growth);
+    if (bsg_regrow_up(&growth, &back, &o, &up)) {
+      CHECK_INT(up.accumulation_steps, 3);
+      tries++;
+    }
+  }
+  CHECK(tries > 0);
 }
 
 TEST(an_operators_size_is_not_grown_past) {
