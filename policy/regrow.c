@@ -8,7 +8,10 @@
 
 #define FIRST_WAIT 8 /* clean steps, after the first try that failed */
 #define MOST_WAIT 4096
-#define BLIND 16      /* clean steps, before a try without any measure */
+#define BLIND 16 /* clean steps, before a try without any measure */
+/* Of what is available, what a try may aim at: where pieces fit already there is little to gain in the last few
+ * percent, and an OOM to meet. */
+#define GROWS_TO_PERCENT 95
 #define ON_TRIAL 3    /* clean steps in which a try may show that it takes more than was foreseen */
 #define PROVED 16     /* clean steps after which a try counts as a success */
 #define FORGIVEN 1024 /* and after which earlier failures are forgotten */
@@ -151,7 +154,8 @@ bool bsg_regrow_up(struct bsg_regrowth *growth, const struct bsg_split *now, con
   if (!outlook->sizing || outlook->available == 0 || !bsg_regrow_due(growth, now))
     return false;
   if (outlook->sizing->count)
-    chunks = bsg_sizing_chunks(outlook->sizing, now->batch, outlook->elements, 1, 1, outlook->available);
+    chunks = bsg_sizing_chunks(outlook->sizing, now->batch, outlook->elements, 1, 1,
+                               outlook->available / 100 * GROWS_TO_PERCENT);
   else
     chunks = growth->clean >= BLIND ? without_measures(now, outlook) : 0;
   if (chunks == 0 || chunks >= now->accumulation_steps)
