@@ -131,7 +131,11 @@ bool bsg_regrow_back(struct bsg_regrowth *growth, const struct bsg_split *now, c
   if (!bsg_regrow_on_trial(growth, now) || !o->sizing || o->sizing->count == 0 || o->available == 0 ||
       bsg_sizing_fits(o->sizing, bsg_sizing_x(o->sizing, now->micro_batch, o->elements), o->available))
     return false;
-  *out = bsg_split_under(now->batch, growth->before);
+  int64_t chunks = bsg_sizing_chunks(o->sizing, now->batch, o->elements, now->accumulation_steps + 1, 1,
+                                     o->available / 100 * GROWS_TO_PERCENT);
+  *out = bsg_split_of(now->batch, chunks);
+  if (chunks == 0 || out->micro_batch < growth->before)
+    *out = bsg_split_under(now->batch, growth->before);
   growth->before = 0;
   growth->clean = 0;
   wait_longer(growth);

@@ -52,7 +52,8 @@ void bsg_regrow_clean(struct bsg_regrowth *growth);
 /* Is it worth asking bsg_regrow_up()? It costs a question to the driver. */
 bool bsg_regrow_due(const struct bsg_regrowth *growth, const struct bsg_split *now);
 
-/* True: the last try has run, and took more than it should: back to `out`, more chunks. Takes note of that. */
+/* True: the last try has run, and took more than it should: back to `out`, more chunks, though no more than ran clean
+ * before. Takes note of that. */
 bool bsg_regrow_back(struct bsg_regrowth *growth, const struct bsg_split *now, const struct bsg_outlook *outlook,
                      struct bsg_split *out);
 

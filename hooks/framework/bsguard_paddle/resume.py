@@ -48,7 +48,7 @@ def _version(gradient):
     if gradient is None:
         return None
     dense = gradient._is_initialized() and not gradient.is_selected_rows()
-    return gradient.inplace_version, gradient.data_ptr() if dense else None
+    return gradient.inplace_version, str(gradient.place), gradient.data_ptr() if dense else None
 
 
 def _tried(function, may):
