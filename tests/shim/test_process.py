@@ -72,6 +72,7 @@ def test_memory_limit_above_the_card(program) -> None:
         ("BSGUARD", "yes", "0|observe|1", "1"),
         ("BSGUARD_LOG", "loud", "quiet|normal|debug", "normal"),
         ("BSGUARD_ARM", "ALWAYS", "auto|always|never", "auto"),
+        ("BSGUARD_KEEP", "all", "auto|always|never", "auto"),
         ("BSGUARD_WAIT", "601", "an integer from 0 to 600", "3"),
         ("BSGUARD_WAIT", "1.5", "an integer from 0 to 600", "3"),
         ("BSGUARD_WAIT", "99999999999999999999", "an integer from 0 to 600", "3"),

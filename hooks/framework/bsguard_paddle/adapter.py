@@ -75,6 +75,7 @@ def _install(paddle, before):
     runtime.run_backward = core.eager.run_backward
     runtime.run_partial_grad = core.eager.run_partial_grad
     runtime.arm = library.option("BSGUARD_ARM") or "auto"
+    runtime.keep = library.option("BSGUARD_KEEP") or "auto"
 
     from . import steps, uncaught
 
@@ -91,6 +92,7 @@ def _install(paddle, before):
         backward,
         boundary,
         collectives,
+        foresee,
         functional,
         gradients,
         inplace,
@@ -109,6 +111,7 @@ def _install(paddle, before):
     peaks.patch()
     state.patch()
     functional.patch()
+    foresee.patch()
     loader.patch()
     places.patch()
     ranks.patch()

@@ -18,13 +18,13 @@ def again(failure, function, what, phase=native.LOSS, drops=True):
     drops: may graphs be dropped for it, so that their backward runs in chunks? Call it outside of any `except` block: what
     is being handled there pins its traceback.
     """
-    tries = Tries(phase, "outside of the layers there is nothing to split")
+    tries, gave = Tries(phase, "outside of the layers there is nothing to split"), False
     while True:
         waits = False
         # Another thread's backward may be running through the newest of them; what it frees serves as well.
         with one_backward, _ours():
             if drops and loss.holds_graphs():
-                loss.drop_one(failure, native.LOSS)
+                gave = loss.drop_one(failure, native.LOSS)
             else:
                 tries.note(failure)
                 waits = True
@@ -37,6 +37,8 @@ def again(failure, function, what, phase=native.LOSS, drops=True):
                 raise
             failure = Failure(error)
             continue
+        if gave and not tries.failed:
+            runtime.library.retried(runtime.device, what)
         tries.went_through(what)
         return result
 

@@ -5,7 +5,7 @@ input signature, when the predicted peak passes 85 % of what is available now, a
 Paddle's own, and only an OOM in its forward is caught.
 """
 
-from . import neighbours, peaks
+from . import keep, neighbours, peaks
 from .runtime import allocated, runtime
 
 _LIKELY = 0.85  # of what is available
@@ -115,4 +115,4 @@ def step_ended(device):
         for size in _measured:
             size.end(peak, live_peak)
         _measured.clear()
-    return peaks.take(device)
+    return keep.step_ended(device, peaks.take(device))

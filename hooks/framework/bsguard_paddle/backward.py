@@ -5,7 +5,7 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, boundary, chunks, gradients, loss, native, neighbours, ranks, whole
+from . import arming, boundary, chunks, gradients, keep, loss, native, neighbours, ranks, speculate, whole
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach
@@ -84,8 +84,8 @@ def _through(calls, tensors, grads, retain_graph, rest, aside):
         joints = _inner_part(call, seeds, retain_graph, rest, aside)
         if joints:
             earlier = calls[: calls.index(call)]
-            keep = retain_graph or any(other.inner is not None or other.hands_on for other in earlier)
-            _hand_on(joints, keep, rest)
+            more = retain_graph or any(other.inner is not None or other.hands_on for other in earlier)
+            _hand_on(joints, more, rest)
         joints = None
         seeds = None
         call.clear_seeds()
@@ -114,25 +114,29 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
     be dropped for it. It stays in memory as long as the user holds the loss, so the last only where memory is short.
 
     Where it is short because of other processes the graph is kept for a second try too, as long as they are waited for."""
+    if keep.holds() and not only_leaves and arming.is_short(calls):
+        keep.drop()  # what could not be tried again must not run out of memory for it
     short = only_leaves and arming.is_short(calls)
     patient = short and neighbours.come_and_go()
-    tries = neighbours.Tries(native.BACKWARD, _NOTHING_HELD)
+    tries, gave = neighbours.Tries(native.BACKWARD, _NOTHING_HELD), False
     while True:
-        held = any(call.inner is not None for call in calls)
-        keep = retain_graph or any(call.hands_on for call in calls)
-        keep = keep or (held and (not only_leaves or short)) or patient
+        held = keep.holds() or any(call.inner is not None for call in calls)
+        retained = retain_graph or any(call.hands_on for call in calls)
+        retained = retained or (held and (not only_leaves or short)) or patient
         with inside():
-            _, failure = attempt(lambda k=keep: runtime.run_backward(tensors, grads, k, *rest))
+            _, failure = attempt(lambda k=retained: runtime.run_backward(tensors, grads, k, *rest))
         if failure is None:
+            if gave and not tries.failed:
+                runtime.library.retried(runtime.device, "the backward of the loss")
             tries.went_through("the backward of the loss")
             return
         # Once more is the same only if nothing but our leaves was written to, and if the graph is still there.
-        if not (keep and only_leaves):
+        if not (retained and only_leaves):
             _give_back(failure, native.BACKWARD)
         for call in calls:
             call.clear_seeds()
         if loss.holds_graphs():
-            loss.drop_one(failure, native.BACKWARD)
+            gave = loss.drop_one(failure, native.BACKWARD)
             continue
         if not tries.ask(failure):
             if tries.failed > 1 and not patient:
@@ -142,16 +146,18 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
         tries.wait()
 
 
-def _hand_on(joints, keep, rest):
+def _hand_on(joints, retained, rest):
     """Runs on into what made a call's inputs, with their gradients: a call before it, or the user's own. Each share
     arrives whole, and once; inputs that come from one graph go together, since it is gone after the first."""
     with inside():
         for original, gradient in joints:
             if original.is_leaf:
-                runtime.run_backward([original], [gradient], keep, *rest)
+                runtime.run_backward([original], [gradient], retained, *rest)
         made = [(original, gradient) for original, gradient in joints if not original.is_leaf]
         if made:
-            runtime.run_backward([original for original, _ in made], [gradient for _, gradient in made], keep, *rest)
+            runtime.run_backward(
+                [original for original, _ in made], [gradient for _, gradient in made], retained, *rest
+            )
 
 
 def _give_back(failure, phase):
@@ -183,6 +189,9 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
     why = call.changed_since()
     if why is not None:
         _cannot_recompute(call, why)
+    if call.private is not None and _merged(call, seeds, rest):
+        return []
+    speculate.learn(call, seeds)
     aside.add(call.parameters)
     while True:
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
@@ -199,6 +208,35 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
                 return joints
             call.spoiled = saved.restore()
         saved = joints = None
+        _smaller(call, failure)
+
+
+def _merged(call, seeds, rest):
+    """True if the gradients that were computed ahead are right, and were added. They are gone then, and otherwise too."""
+    right, failure = attempt(lambda: call.private.matches(seeds))
+    if failure is None and right:
+        saved, failure = attempt(lambda: gradients.Saved(call.parameters))
+        if failure is None:
+            _, failure = attempt(lambda: call.as_recorded(lambda: call.private.merge(rest)))
+            gradients.touched(call.parameters)
+            if failure is not None:
+                call.spoiled = saved.restore()
+        saved = None
+    if failure is not None and keep.give_back(failure, native.BACKWARD, call):
+        call.again = "the backward"
+        why = call.changed_since()
+        if why is not None:
+            _cannot_recompute(call, why)
+        return False
+    call.private = None
+    return bool(right)
+
+
+def _smaller(call, failure):
+    """After an OOM in a backward: what is held beyond need is given back, else the call gets more pieces."""
+    if keep.give_back(failure, native.BACKWARD):
+        call.again = "the backward"
+    else:
         shrink(call, native.BACKWARD, failure)
 
 

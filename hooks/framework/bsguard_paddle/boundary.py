@@ -1,6 +1,6 @@
 """The choke point of every Layer call: the outermost trainable one of a step is where a batch is split."""
 
-from . import arming, chunks, collectives, evaluation, gradients, loss, named, native, operations, ranks
+from . import arming, chunks, collectives, evaluation, gradients, keep, loss, named, native, operations, ranks
 from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
@@ -139,6 +139,7 @@ def _hand_out(call, outputs, own):
         if failure is None:
             return given
         failure = None
+        keep.drop(call)
         reclaim()
         return call.hand_out(outputs, own)
 
@@ -190,8 +191,13 @@ def _forward(call, failure):
         call.rewind()
         if wrong is None:
             failure = missed
-            shrink(call, native.FORWARD, failure)
+            # Only what is proven to do so may run twice as it is.
+            if call.pieces > 1 and keep.give_back(failure, native.FORWARD, call):
+                call.again = "the forward"
+            else:
+                shrink(call, native.FORWARD, failure)
             continue
+        call.drop_kept()
         # Only in chunks: the call may well run as a whole, or it was an OOM that brought it here.
         what = str(wrong) if isinstance(wrong, chunks.Mismatch) else "%s: %s" % (type(wrong).__name__, wrong)
         call.site.cannot_split(

@@ -85,6 +85,11 @@ class Call:
         self.overtaken = False  # an optimizer has stepped on its parameters since the forward
         self.versions = None
         self.parallels = ()  # DataParallels that it ran through, to be told of its gradients after the backward
+        self.kept = {}  # number of a chunk -> keep.Graph, from the forward that the user's loss saw
+        self.private = None  # speculate.Private: gradients that will do if the loss is the one that was foreseen
+        self.users = None  # {number of an output: weak reference to what the user got}, where its loss is watched
+        self.terms = []  # foresee.Term of each loss that took them; None: something did that is none
+        self.measure = None  # keep.Measure of a call in chunks
         self.spoiled = None  # why a failed attempt could not be undone; None: it was, or there was none
 
     def bounds(self):
@@ -166,13 +171,22 @@ class Call:
             _registry[:] = [reference for reference in _registry if reference() is not self]
         self.hands_on = False
         self.drop_graph()
-        self.inputs = self.layer = self.proof = None
+        self.inputs = self.layer = self.proof = self.measure = self.users = None
         self.parameters, self._flags, self._training, self.chunk_random = [], [], [], []
 
     def drop_graph(self):
         """Lets go of the inner graph: the backward will run in chunks."""
         self.inner = None
         self.joints = []
+        self.drop_kept()
+
+    def drop_kept(self):
+        """Lets go of what is held beyond need: the backward will run the forward of all chunks again."""
+        self.kept, self.private = {}, None
+
+    def holds_more(self):
+        """True if it holds something that it could do without."""
+        return bool(self.kept) or self.private is not None
 
     def hand_out(self, outputs, own):
         """Cuts the graph: returns `outputs` for the user, on leaves of their own, and registers this call.
@@ -210,6 +224,8 @@ class Call:
             if noted:
                 vars(user).update(noted)
             anchored = True
+            if self.users is not None:
+                self.users[len(self.leaves) - 1] = weakref.ref(user)
             given[id(tensor)] = user
             return user
 

@@ -1,8 +1,9 @@
-"""Running a call in chunks: forward without a graph, and backward chunk by chunk with a second forward."""
+"""Running a call in chunks: forward without a graph but for what is kept, and backward chunk by chunk, with a second forward
+where nothing was."""
 
-from . import aside, gradients, ranks, tree
+from . import aside, gradients, keep, ranks, speculate, tree
 from .outputs import CONCATENATED, CONSTANT, TOLERANCE_DOUBLE, TOLERANCE_HALF, TOLERANCE_SINGLE
-from .runtime import inside, is_tensor, original_call, runtime
+from .runtime import allocated, inside, is_tensor, original_call, runtime, thread
 from .state import BatchNormStatistics, RandomState, without_autocast
 
 _ROUNDING = {"float64": 1e-12, "float32": 1e-5}  # what is computed twice from the same may differ by so much of itself
@@ -13,36 +14,50 @@ class Mismatch(Exception):
 
 
 def forward(call):
-    """Outputs of the whole batch, from chunks that keep no graph: (outputs, own) for Call.hand_out().
+    """Outputs of the whole batch, from its chunks: (outputs, own) for Call.hand_out().
 
-    BatchNorm statistics afterwards are those of one pass over the batch; each chunk's random state is kept. Raises
-    Mismatch where a chunk is not what the proof has shown.
+    The last ones keep their graphs for the backward, as many as fit. BatchNorm statistics afterwards are those of one pass
+    over the batch; each chunk's random state is kept. Raises Mismatch where a chunk is not what the proof has shown.
     """
     proof = call.proof
     statistics = BatchNormStatistics(call.site.batch_norms())
     bounds = call.bounds()
-    call.chunk_bounds, call.chunk_random = bounds, []
+    call.chunk_bounds, call.chunk_random, call.kept = bounds, [], {}
+    kept, private = _ahead(call)
+    hooks = thread.hooks
+    call.measure = keep.Measure(call, kept)
     columns, after, first = None, [], None
-    for start, stop in bounds:
+    for number, (start, stop) in enumerate(bounds):
         if statistics and after:
             statistics.restore()
         call.chunk_random.append(RandomState())
-        args, kwargs, _ = call.inputs.cut(start, stop, proof.chosen)
+        keeps = number >= len(bounds) - kept
+        before = allocated(call.device)[0] if keeps else 0
+        args, kwargs, joints = call.inputs.cut(start, stop, proof.chosen)
+        recorded = proof.static or keeps or private is not None
         with ranks.deferring() as call.parallels:
-            outputs = call.mode.run(lambda a=args, k=kwargs: original_call(call.layer, a, k), grad=proof.static)
+            outputs = call.mode.run(lambda a=args, k=kwargs, g=recorded: original_call(call.layer, a, k), grad=recorded)
         flat = tree.leaves(outputs)
         _check(flat, proof.outputs, stop - start)
-        if first is None:
-            first = outputs
+        if number == 0:
+            first = outputs if private is None else tree.rebuild(outputs, iter([None] * len(flat)))
             back = _handed_back(call, flat, (args, kwargs))
             columns = [[] for _ in flat]
             seen = {}
             twin = [seen.setdefault(id(leaf), index) if is_tensor(leaf) else index for index, leaf in enumerate(flat)]
         for column, leaf in zip(columns, flat):
-            column.append(leaf.detach() if proof.static and is_tensor(leaf) else leaf)
+            column.append(leaf.detach() if recorded and is_tensor(leaf) else leaf)
+        if thread.hooks != hooks:  # a hook that the forward registers would see what nobody has asked for
+            speculate.forbid(call)
+        if call.private is not None and not private.chunk(call, flat, start, stop):
+            speculate.forbid(call)
+        if call.private is None and private is not None:
+            private = None
+        if keeps:
+            call.kept[number] = keep.Graph(flat, joints, call.measure.graph(before))
         if statistics:
             after.append(statistics.take())
-        outputs = flat = args = kwargs = None
+        outputs = flat = leaf = args = kwargs = joints = None
     if after:
         statistics.merge(after, [(stop - start) / call.inputs.batch for start, stop in bounds])
     merged, own = [], {}
@@ -65,7 +80,24 @@ def forward(call):
         merged.append(leaf)
         column.clear()
     aside.hand_back(proof.asides, call.inputs.given)
+    call.measure.forward_ended()
+    if call.holds_more():
+        held = sum(graph.bytes for graph in call.kept.values())
+        call.measure.beyond(held if private is None else private.bytes + keep.second_set(call))
     return tree.rebuild(first, iter(merged)), own
+
+
+def _ahead(call):
+    """(graphs to keep, speculate.Private or None): what this forward does beyond need to save the second one."""
+    try:
+        kept = keep.graphs(call)
+        call.private = speculate.begin(call) if kept < call.pieces and call.mode.records() else None
+    except Exception as error:  # of our own; the chunks do without
+        runtime.keep, call.private = "never", None
+        why = "nothing is kept for its backward any more: internal error: %s: %s" % (type(error).__name__, error)
+        runtime.library.refused(call.site.name, why[:300])
+        return 0, None
+    return 0 if call.private is not None else kept, call.private
 
 
 def _check(flat, outputs, samples):
@@ -134,21 +166,37 @@ def _backward(call, seeds, sink):
     random_now = RandomState()
     bounds = call.bounds()
     same_cut = call.chunk_bounds == bounds
+    if not same_cut:
+        call.drop_kept()
+    kept, measure = call.kept, call.measure if same_cut else None
+    if measure is not None:
+        measure.backward_begins(sum(graph.bytes for graph in kept.values()))
+    # What was kept goes first, the newest at once, so that it is gone where others need its place.
+    order = sorted(kept, reverse=True) + [number for number in range(len(bounds)) if number not in kept]
     gathered = {}
     again = _Again(call, same_cut)
     present = aside.Present(proof.asides)
     try:
         if not same_cut:
             call.random_before.restore()
-        for index, (start, stop) in enumerate(bounds):
-            if same_cut:
-                call.chunk_random[index].restore()
-            args, kwargs, joints = call.inputs.cut(start, stop, proof.chosen)
-            with ranks.deferring():
-                outputs = call.mode.run(lambda a=args, k=kwargs: original_call(layer, a, k), grad=True)
-            flat = tree.leaves(outputs)
-            _check(flat, proof.outputs, stop - start)
-            again.look(flat, start, stop)
+        for index in order:
+            start, stop = bounds[index]
+            graph = kept.pop(index, None)
+            if graph is not None:
+                flat, joints = graph.outputs, graph.joints
+                graph = None
+            else:
+                if same_cut:
+                    call.chunk_random[index].restore()
+                before = allocated(call.device)[0] if measure is not None else 0
+                args, kwargs, joints = call.inputs.cut(start, stop, proof.chosen)
+                with ranks.deferring():
+                    outputs = call.mode.run(lambda a=args, k=kwargs: original_call(layer, a, k), grad=True)
+                flat = tree.leaves(outputs)
+                _check(flat, proof.outputs, stop - start)
+                if measure is not None:
+                    measure.graph(before)
+                again.look(flat, start, stop)
             roots, parts = _pair(flat, proof.outputs, seeds, start, stop, call.inputs.batch)
             outputs = flat = args = kwargs = None
             found = [None] * len(joints)
@@ -157,16 +205,20 @@ def _backward(call, seeds, sink):
                     found = sink.chunk(roots, parts, [joint.leaf for joint in joints])
             roots = parts = None
             for joint, gradient in zip(joints, found):
-                gathered.setdefault(joint.place, (joint, []))[1].append((joint.leaf.shape, gradient))
+                gathered.setdefault(joint.place, (joint, []))[1].append((index, joint.leaf.shape, gradient))
             joints = found = None
     finally:
         statistics.restore()
         random_now.restore()
         present.restore()
     again.tell()
+    if measure is not None:
+        measure.backward_ended()
+        call.measure = None
     totals = {}
     for joint, parts in gathered.values():
-        gradient = _join(joint, parts)
+        parts.sort(key=lambda part: part[0])
+        gradient = _join(joint, [part[1:] for part in parts])
         if gradient is not None:
             original, known = totals.get(id(joint.original), (joint.original, None))
             with runtime.paddle.no_grad():

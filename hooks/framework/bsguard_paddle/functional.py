@@ -6,7 +6,7 @@ the wrapper costs nothing that could be measured; inside a model it calls straig
 
 import functools
 
-from . import loss
+from . import foresee, loss
 from .runtime import runtime, thread
 
 _ENDINGS = ("_loss", "cross_entropy", "_with_logits", "kl_div")
@@ -24,8 +24,11 @@ def patch():
 def _guarded(function):
     @functools.wraps(function)
     def guarded(*args, **kwargs):
-        if thread.inside or not runtime.guarding:
+        if not runtime.guarding:
             return function(*args, **kwargs)
-        return loss.guard(function, args, kwargs, function.__name__)
+        result = function(*args, **kwargs) if thread.inside else loss.guard(function, args, kwargs, function.__name__)
+        if foresee.watches(function.__name__):
+            foresee.takes(function, args, kwargs)
+        return result
 
     return guarded

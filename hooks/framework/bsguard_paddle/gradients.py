@@ -86,6 +86,7 @@ def _touching(original):
 def _watching(original):
     def method(self, *args):
         if not thread.ours:
+            thread.hooks += 1
             _watched[id(self)] = weakref.ref(self)
         return original(self, *args)
 

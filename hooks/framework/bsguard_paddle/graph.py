@@ -58,6 +58,20 @@ def accumulation_nodes(roots):
     return found
 
 
+def holds_kind(roots, kind):
+    """True if the name of any node that a backward from `roots` runs through has `kind` in it. Walks the whole graph."""
+    seen = {}
+    stack = [node for node in map(node_of, roots) if node is not None]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            if kind in node.name():
+                return True
+            stack.extend(following for following in node.next_functions if following is not None)
+    return False
+
+
 class Reach:
     """Which leaves a backward from some tensors will reach.
 

@@ -5,7 +5,7 @@ Where one runs out of memory while inner graphs are held, those are dropped (the
 tried again. What the loss itself needs is a floor that no chunking of the model lowers.
 """
 
-from . import again
+from . import again, foresee, keep
 from .call import pending
 from .oom import Failure, is_oom
 from .rescue import shrink
@@ -15,13 +15,23 @@ from .runtime import original_call, thread
 def call(layer, args, kwargs):
     """A call of a layer in the loss region. Operators are tried again below it; the layer itself only where it is
     Paddle's own loss: a user's may count or remember, and would do so twice."""
+    if type(layer).__module__ != "paddle.nn.layer.loss":
+        thread.loss += 1
+        try:
+            return original_call(layer, args, kwargs)
+        finally:
+            thread.loss -= 1
+    noted, thread.noting = thread.noting, True
     thread.loss += 1
     try:
-        if type(layer).__module__ == "paddle.nn.layer.loss":
-            return guard(original_call, (layer, args, kwargs), {}, type(layer).__name__)
-        return original_call(layer, args, kwargs)
+        result = guard(original_call, (layer, args, kwargs), {}, type(layer).__name__)
     finally:
         thread.loss -= 1
+        thread.noting = noted
+    term = foresee.layer_term(layer)
+    if term is not None and not thread.inside:
+        foresee.takes(term, args, kwargs)
+    return result
 
 
 def guard(function, args, kwargs, name):
@@ -36,12 +46,15 @@ def guard(function, args, kwargs, name):
 
 
 def holds_graphs():
-    """True if some call still holds an inner graph that could be dropped."""
-    return any(call.inner is not None and call.inputs.batch > 1 for call in pending())
+    """True if some call still holds an inner graph that could be dropped, or more than it needs."""
+    return keep.holds() or any(call.inner is not None and call.inputs.batch > 1 for call in pending())
 
 
 def drop_one(failure, phase):
-    """Drops the newest inner graph; its backward will run in chunks. Raises the user's exception where it cannot."""
+    """Drops what is held beyond need, else the newest inner graph; its backward will run in chunks. Raises the user's
+    exception where it cannot. True: the first, and once something has gone through it is to be said."""
+    if keep.give_back(failure, phase):
+        return True
     call = [one for one in pending() if one.inner is not None and one.inputs.batch > 1][-1]
     call.drop_graph()
     try:
@@ -50,3 +63,4 @@ def drop_one(failure, phase):
         # The user may catch it and go on: a backward through what is no longer there must say why it cannot.
         call.spoiled = "its graph was dropped for a loss that did not fit even so"
         raise
+    return False

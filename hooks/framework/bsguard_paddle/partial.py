@@ -4,7 +4,7 @@ Gradients with respect to what the user names are collected on both sides of eac
 and through the inner graphs with the gradients that arrive at their leaves as seeds, newest first.
 """
 
-from . import chunks, native
+from . import chunks, keep, native
 from .call import one_backward, pending
 from .oom import attempt, is_oom
 from .rescue import shrink, went_through
@@ -48,7 +48,8 @@ def run_partial_grad(
     try:
         calls = [call for call in pending() if not call.consumed]
         if not calls:
-            with inside():
+            # Paddle keeps one list of wanted tensors for the whole process, and a forward may be using it (speculate.py).
+            with one_backward, inside():
                 return runtime.run_partial_grad(*arguments)
         for call in calls:
             if call.inner is None and create_graph:
@@ -123,7 +124,11 @@ def _retried(call, seeds, make_sink):
         if failure is None:
             went_through(call)
             return sink, joints
-        shrink(call, native.BACKWARD, failure, repeats=False)
+        sink = joints = None
+        if keep.give_back(failure, native.BACKWARD):
+            call.again = "the backward"
+        else:
+            shrink(call, native.BACKWARD, failure, repeats=False)
 
 
 def _add(totals, more):

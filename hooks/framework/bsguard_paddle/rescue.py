@@ -1,7 +1,7 @@
 """From an OOM to the next attempt: reclaim, prove, ask the policy, and take up what it says - or give the user's own
 exception back, with a report."""
 
-from . import arming, evidence, native, neighbours
+from . import arming, evidence, keep, native, neighbours
 from .call import one_backward
 from .proof import may_be_repeated
 from .runtime import allocated, inside, reclaim, runtime
@@ -25,6 +25,7 @@ def shrink(call, phase, failure, repeats=True):
     """
     library, site, inputs = runtime.library, call.site, call.inputs
     arming.note_oom(site, inputs)
+    keep.drop(call)
     reclaim()
     held = _held(call.device)
     why = call.changed_since()

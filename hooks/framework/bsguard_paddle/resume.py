@@ -8,7 +8,7 @@ run again: that serves where the moments are made, which is where memory is take
 something was written, and is resumed only where all results are known to be there (inplace.py).
 """
 
-from . import again, inplace, native
+from . import again, inplace, keep, native
 from .gradients import grad_of
 from .neighbours import Tries
 from .oom import Failure, is_oom
@@ -64,6 +64,7 @@ def _tried(function, may):
         else:
             tries.went_through("the optimizer's step")
             return result
+        keep.drop()
         tries.note(failure)
         tries.wait()
 

@@ -12,6 +12,8 @@ class _Thread(threading.local):
     ours = False  # a hook is registered that is ours
     trial = 0  # > 0 in a forward of the split proof
     recording = None  # a list that outermost layers are noted in, while a named boundary makes itself known
+    hooks = 0  # how many gradient hooks the user has registered on tensors so far
+    noting = False  # in a loss layer of Paddle's own: what it calls is no loss of the loop's
     loss = 0  # > 0 in a layer of the loss region: its operators are tried again
     deferred = None  # a list: reducers are told of no forward, and those that would be are noted (ranks.py)
     collective = None  # name of the last one that ran below a boundary
@@ -24,6 +26,7 @@ class _Runtime:
     paddle = None
     library = None
     arm = "auto"  # BSGUARD_ARM
+    keep = "auto"  # BSGUARD_KEEP
     guarding = False  # False in observe mode and after a fault of our own
     layer_call = None  # the originals
     run_backward = None

@@ -28,6 +28,8 @@ class Site:
         self.looked = False  # for layers that exchange data with other ranks
         self.parallels = 0, ()  # see ranks.within()
         self.sizes = {}  # signature -> arming.Size
+        self.foresights = {}  # signature -> speculate.Foresight
+        self.rooms = {}  # (signature, batch, chunks) -> keep.Room
         self.said = set()  # what was said of how exact its runs in chunks are
         self._proofs = {}
         self._numbers = {}  # key of a proof -> numbers among the inputs that were met

@@ -95,6 +95,14 @@ class Mode:
         self.hooked = thread.saved_tensors_hooks is not None  # the user's hooks on saved tensors were entered
 
     @classmethod
+    def now(cls):
+        """The settings of the present moment, where no forward of a network begins."""
+        mode = cls.__new__(cls)
+        mode._values = cls._read(paddle_of().base.framework._dygraph_tracer())
+        mode.hooked = thread.saved_tensors_hooks is not None
+        return mode
+
+    @classmethod
     def _read(cls, tracer):
         values = {name: getattr(tracer, name) for name in cls._ATTRIBUTES if hasattr(tracer, name)}
         return values, tracer._get_amp_op_list()

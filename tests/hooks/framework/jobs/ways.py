@@ -96,6 +96,33 @@ class Failing:
             raise MemoryError("ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 1.0MB memory")
 
 
+class Keeping:
+    """Decides how many graphs of chunks are kept, where memory would."""
+
+    def __init__(self, runtime, keep, speculate):
+        self._runtime, self._most = runtime, 0
+        self._merged = 0
+        merge = speculate.Private.merge
+
+        def counting(private, rest):
+            self._merged += 1
+            merge(private, rest)
+
+        speculate.Private.merge = counting
+        graphs = keep.graphs
+        keep.graphs = lambda call: min(self._most, graphs(call))
+
+    def start(self, way):
+        """Memory decides in the way that is named after it, and elsewhere the way."""
+        self._runtime.keep = "auto" if way == "memory" else "always"
+        self._most = 1 << 20 if way == "memory" else {"2": 1, "3": 1, "4": 4}.get(way, 0)
+
+    def merged(self):
+        """In how many steps since the last call the loss was foreseen."""
+        merged, self._merged = self._merged, 0
+        return merged
+
+
 class Device:
     """The simulated device's memory, in bytes."""
 
@@ -196,11 +223,12 @@ def main(script, out, *rest):
     told = failing = events = None
     device = Device()
     if ways != ["plain"]:
-        from bsguard_paddle import boundary, call, gradients, native
+        from bsguard_paddle import boundary, call, gradients, keep, native, speculate
         from bsguard_paddle.runtime import runtime, thread
 
         told, failing, events = Told(runtime, native), Failing(runtime, thread, call), Events()
         device.watch(call, gradients)
+        keeping = Keeping(runtime, keep, speculate)
     if hasattr(cases, "AT_THE_END"):
         cases.AT_THE_END.append(device.note_end)
 
@@ -208,6 +236,7 @@ def main(script, out, *rest):
         if told is not None:
             runtime.arm = {"disarmed": "never", "memory": "auto"}.get(way, "always")
             told.pieces = int(way) if way.isdigit() else 1
+            keeping.start(way)
             failing.start(way if way in ("forward", "backward") else None)
             boundary.step_ended()  # as many networks as in one step are no single network
         device.begin()
@@ -219,6 +248,7 @@ def main(script, out, *rest):
         result = None
         gc.collect()
         found["said"] = events.new() if events is not None else []
+        found["foreseen"] = keeping.merged() if told is not None else 0
         found["ooms"] = events.ooms if events is not None else 0
         return found
 

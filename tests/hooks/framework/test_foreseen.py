@@ -1,0 +1,67 @@
+"""What is kept for the backward, and losses that are foreseen (jobs/foreseen.py): the gradients of every step are those of
+plain Paddle, whatever the loop does in between, and the loss is foreseen where it can be.
+
+All cases run in one process for each side, since starting Paddle takes longer than they do.
+"""
+
+import pathlib
+import pickle
+import re
+
+import pytest
+
+from benchmarks import exactness
+
+JOBS = pathlib.Path(__file__).parent / "jobs"
+SCRIPT = JOBS / "foreseen.py"
+CASES = re.findall(r"^@case\(.*\)\ndef (\w+)\(", SCRIPT.read_text(), re.MULTILINE)
+WAYS = ("3", "backward")  # the last chunk would be kept; none is, and the first backward fails
+
+# What is made of the batch in the loop, or mixes its samples, or has no common factor, or has hooks that would see it.
+NOT_FORESEEN = {
+    "mean_square",
+    "sum_of_squares",
+    "against_a_new_tensor",
+    "ignored_labels",
+    "weighed_classes",
+    "two_losses_of_one_output",
+    "and_a_penalty",
+    "contrastive",
+    "hook_on_a_weight",
+}
+
+pytestmark = pytest.mark.timeout(600)  # the first test waits for both jobs
+
+
+@pytest.fixture
+def results(run_job, tmp_path, once):
+    """{case: {way: ...}} of all cases, with plain among the ways; {"": ...}: errors of bsguard's own."""
+
+    def make():
+        common, options = (JOBS / "ways.py", SCRIPT), {"env": exactness.UNCACHED, "timeout": 500}
+        plain = run_job(*common, tmp_path / "plain", preload=False, **options)
+        assert plain.returncode == 0, plain
+        job = run_job(*common, tmp_path / "guarded", "--ways", ",".join(WAYS), memory="1GiB", **options)
+        assert job.returncode == 0, job
+        results = pickle.loads((tmp_path / "plain").read_bytes())
+        for case, ways in pickle.loads((tmp_path / "guarded").read_bytes()).items():
+            results[case].update(ways)
+        results[""] = [line for line in job.lines_of_bsguard if "internal error" in line]
+        return results
+
+    return once("foreseen", make)
+
+
+def test_no_error_of_its_own(results):
+    assert results[""] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_as_plain_paddle(case, results):
+    ways = results[case]
+    for way in WAYS:
+        right, apart, said = exactness.judge(case, ways["plain"], way, ways[way])
+        assert right, f"{way}: {apart:.1e} {said}\n{ways['plain']['result']}\n{ways[way]['result']}"
+        if case != "batch_norm":  # its statistics are those of each chunk
+            assert apart <= exactness.EXACT, (way, apart)
+    assert (ways["3"]["foreseen"] > 0) == (case not in NOT_FORESEEN), ways["3"]["foreseen"]
