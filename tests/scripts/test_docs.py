@@ -36,7 +36,8 @@ def help_of(*command: str) -> str:
     if command[0].endswith("/bsguard"):
         import click
 
-        context = click.Context(bsguard(), info_name="bsguard")
+        # With its settings: click keeps the first -h of a command that anybody asked for.
+        context = click.Context(bsguard(), info_name="bsguard", **bsguard().context_settings)
         made = bsguard().get_command(context, command[1]) if len(command) > 1 else bsguard()
         return made.get_help(click.Context(made, info_name=command[-1], parent=context))
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, cwd=REPO, timeout=120)
@@ -84,7 +85,7 @@ def parsed(words: list[str]) -> None:
 
     if len(words) < 2 or any(re.search(r"(^|=)[A-Z]+$", word) for word in words):
         return
-    context = click.Context(bsguard(), info_name="bsguard")
+    context = click.Context(bsguard(), info_name="bsguard", **bsguard().context_settings)
     own = bsguard().get_command(context, words[1])
     assert own, words
     try:

@@ -36,7 +36,13 @@ def _owners(paddle):
     yield from (paddle.nn.functional, paddle.nn.Layer, paddle.nn.initializer.Initializer, paddle.metric.Accuracy)
     yield from (core.eager.Tensor, paddle.base.framework.EagerParamBase, paddle.DataParallel)
     yield paddle.amp.grad_scaler.AmpScaler
-    for owner, name in ((core, "ProcessGroup"), (paddle.autograd, "saved_tensors_hooks")):
+    iterators = getattr(getattr(paddle.io, "dataloader", None), "dataloader_iter", None)
+    for owner, name in (
+        (core, "ProcessGroup"),
+        (paddle.autograd, "saved_tensors_hooks"),
+        (iterators, "_DataLoaderIterSingleProcess"),
+        (iterators, "_DataLoaderIterMultiProcess"),
+    ):
         if hasattr(owner, name):
             yield getattr(owner, name)
 

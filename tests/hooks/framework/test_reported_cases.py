@@ -134,8 +134,8 @@ def test_accelerate_4013_one_line_for_each_decision(pair):
     grown = [event for event in decisions if event["reason"] == "regrow"]
     told = [line for line in job.lines_of_bsguard if "now runs" in line]
     assert len(told) == len(decisions) - len(grown) >= 2, job
-    # Growing may take several decisions; it is told where it ends.
-    assert any("grown back" in line for line in job.lines_of_bsguard) == bool(grown), job
+    # Growing may take several decisions; it is told where it ends, if it does before the job.
+    assert sum("grown back" in line for line in job.lines_of_bsguard) <= len(grown), job
 
 
 def test_accelerate_3650_equal_chunks(pair):

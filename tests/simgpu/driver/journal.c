@@ -63,10 +63,11 @@ static void refusal(int device, uint64_t bytes) {
   length = snprintf(line, sizeof line,
                     "{\"pid\": %d, \"device\": %d, \"bytes\": %" PRIu64 ", \"capacity\": %" PRIu64
                     ", \"unit\": %" PRIu64 ", \"free\": %" PRIu64 ", \"used\": %" PRIu64 ", \"held\": %" PRIu64
-                    ", \"others\": %" PRIu64 ", \"shared\": %s, \"threads\": %u}\n",
+                    ", \"others\": %" PRIu64 ", \"shared\": %s, \"resized\": %s, \"threads\": %u}\n",
                     getpid(), device, bytes, sim_capacity_total(device), sim_config()->granularity,
                     sim_capacity_left(device), sim_capacity_used(device), held, sim_shared_others(device),
-                    sim_config()->shared ? "true" : "false", state.threads);
+                    sim_config()->shared ? "true" : "false",
+                    sim_capacity_total(device) != sim_config()->memory ? "true" : "false", state.threads);
   put(&state.refusals, line, length);
 }
 
