@@ -224,11 +224,13 @@ static bool move(struct bsg_policy *p, struct bsg_when now, struct bsg_entry *en
   struct bsg_split to;
   struct bsg_out why;
 
-  if (!bsg_regrow_due(&entry->growth, split) && !bsg_regrow_on_trial(&entry->growth, split))
+  /* What the driver sees of a try is the framework's cache too, which may only look like no reserve. */
+  bool on_trial = slot->allocated && bsg_regrow_on_trial(&entry->growth, split);
+  if (!on_trial && !bsg_regrow_due(&entry->growth, split))
     return false;
   uint64_t room = available(p, entry->device, &memory);
   struct bsg_outlook o = {.sizing = &slot->sizing, .elements = entry->elements, .available = room};
-  bool back = bsg_regrow_back(&entry->growth, split, &o, &to);
+  bool back = on_trial && bsg_regrow_back(&entry->growth, split, &o, &to);
   if (!back && !bsg_regrow_up(&entry->growth, split, &o, &to))
     return false;
   bsg_entry_accept(entry, &to);
