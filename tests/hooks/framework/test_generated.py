@@ -57,10 +57,10 @@ def test_seeds(run_job, tmp_path):
 
 
 def test_random_memory(run_job, tmp_path):
-    """The first 40 with as much memory as chance gives, between what they hold at their end and their peak."""
-    seeds = [f"{seed}x{TIMES}" for seed in range(40)]
+    """The first 20 with as much memory as chance gives, between what they hold at their end and their peak."""
+    seeds = [f"{seed}x{TIMES}" for seed in range(20)]
     _, ooms, rescued = check(run_job, tmp_path, seeds, "armed,disarmed,memory")
-    assert ooms >= 10 and rescued >= 5, (ooms, rescued)
+    assert ooms >= 5 and rescued >= 2, (ooms, rescued)
 
 
 @pytest.mark.slow
