@@ -102,6 +102,7 @@ class Private:
         self._plan = plan
         self._parameters = list(call.parameters)
         self._sums = [None] * len(self._parameters)
+        self._own = set()  # numbers of the sums that are tensors of our own
         self._known = of(call)
         self._looked = False
         self.used = {index: [] for term in plan.terms for index in term.outputs}
@@ -141,15 +142,24 @@ class Private:
             if holds_kind(roots, "PyLayer"):  # a backward of the user's own may count or remember
                 return False
         found = runtime.paddle.grad(roots, self._parameters, parts, retain_graph=False, allow_unused=True)
-        for number, gradient in enumerate(found):
-            if gradient is None or not gradient._is_initialized():
-                continue
-            if gradient.is_selected_rows():
-                return False
-            known = self._sums[number]
-            with runtime.paddle.no_grad():
-                self._sums[number] = gradient if known is None else known + gradient
+        with runtime.paddle.no_grad():
+            for number, gradient in enumerate(found):
+                if gradient is None or not gradient._is_initialized():
+                    continue
+                if gradient.is_selected_rows():
+                    return False
+                self._add(number, gradient)
         return True
+
+    def _add(self, number, gradient):
+        known = self._sums[number]
+        if known is None:  # may share its memory with another
+            self._sums[number] = gradient
+        elif number not in self._own:
+            self._sums[number] = known + gradient
+            self._own.add(number)
+        else:
+            runtime.paddle._C_ops.add_(known, gradient)
 
     def matches(self, seeds):
         """True if the gradient that arrived is the one that was used. Notes it."""
