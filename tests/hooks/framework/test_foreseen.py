@@ -5,7 +5,6 @@ All cases run in one process for each side, since starting Paddle takes longer t
 """
 
 import pathlib
-import pickle
 import re
 
 import pytest
@@ -34,22 +33,9 @@ pytestmark = pytest.mark.timeout(600)  # the first test waits for both jobs
 
 
 @pytest.fixture
-def results(run_job, tmp_path, once):
+def results(all_ways):
     """{case: {way: ...}} of all cases, with plain among the ways; {"": ...}: errors of bsguard's own."""
-
-    def make():
-        common, options = (JOBS / "ways.py", SCRIPT), {"env": exactness.UNCACHED, "timeout": 500}
-        plain = run_job(*common, tmp_path / "plain", preload=False, **options)
-        assert plain.returncode == 0, plain
-        job = run_job(*common, tmp_path / "guarded", "--ways", ",".join(WAYS), memory="1GiB", **options)
-        assert job.returncode == 0, job
-        results = pickle.loads((tmp_path / "plain").read_bytes())
-        for case, ways in pickle.loads((tmp_path / "guarded").read_bytes()).items():
-            results[case].update(ways)
-        results[""] = [line for line in job.lines_of_bsguard if "internal error" in line]
-        return results
-
-    return once("foreseen", make)
+    return all_ways(SCRIPT, WAYS, timeout=500)
 
 
 def test_no_error_of_its_own(results):

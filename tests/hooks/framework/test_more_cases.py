@@ -5,7 +5,6 @@ All cases run in one process for each way, since starting Paddle takes longer th
 """
 
 import pathlib
-import pickle
 import re
 
 import pytest
@@ -128,23 +127,9 @@ pytestmark = pytest.mark.timeout(900)  # the first test waits for all jobs
 
 
 @pytest.fixture
-def results(run_job, tmp_path, once):
+def results(all_ways):
     """{case: {way: ...}} of all cases, with plain among the ways; {"": ...}: errors of bsguard's own."""
-
-    def make():
-        common, options = (JOBS / "ways.py", SCRIPT), {"env": exactness.UNCACHED, "timeout": 600}
-        plain = run_job(*common, tmp_path / "plain", preload=False, **options)
-        assert plain.returncode == 0, plain
-        ways = ",".join(exactness.WAYS)
-        job = run_job(*common, tmp_path / "guarded", "--ways", ways, memory="1GiB", **options)
-        assert job.returncode == 0, job
-        results = pickle.loads((tmp_path / "plain").read_bytes())
-        for case, ways in pickle.loads((tmp_path / "guarded").read_bytes()).items():
-            results[case].update(ways)
-        results[""] = [line for line in job.lines_of_bsguard if "internal error" in line]
-        return results
-
-    return once("more_cases", make)
+    return all_ways(SCRIPT, exactness.WAYS, timeout=600)
 
 
 def test_no_error_of_its_own(results):
