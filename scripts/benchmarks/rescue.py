@@ -6,6 +6,11 @@ two under it whose loop knows of no chunks, one for each kind of loss. These are
 `bsguard set` writes it, and believe in a device that has room for what the accumulation by hand took at its peak, and a
 little more: what would not fit there may not be kept. `idle`: one chunk and room enough, against the same without the
 preload.
+
+Two things of a CPU that no device has are kept out of all processes alike. glibc gives memory back to the system and takes
+it anew, thousands of pages a step in one process and none in the next, as chance has it (2 % between two that are the
+same): it is told to keep it. And Paddle's CPU draws dropout's masks one number at a time, which is half of this
+Transformer's forward: there is none unless --dropout asks for it.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ LOSSES = ("foreseeable", "opaque")
 CHUNKS = (1, 2, 4, 8)
 BATCH = 32  # samples; as in rescue_worker.py
 ROOM = 1.3  # of the peak by hand: with a tenth, which an allocator that caches cannot use, and a little for what saves a forward
+KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}  # bytes; see above
 AMPLE = 4  # of the peak of the whole batch
 WARM_STEPS = 4
 PATIENCE = 20  # seconds for a request to be answered; it takes one step
@@ -56,9 +62,22 @@ def add(kinds: Any) -> None:
         metavar="K,...",
         help=f"divisors of the batch of {BATCH}; 1 is idle (default: {','.join(map(str, CHUNKS))})",
     )
-    parser.add_argument("--rounds", type=options.count, default=5, metavar="N", help="rounds measured (default: 5)")
+    parser.add_argument("--rounds", type=options.count, default=3, metavar="N", help="rounds of a set (default: 3)")
     parser.add_argument("--steps", type=two, default=6, metavar="N", help="steps a round, at least 2 (default: 6)")
-
+    parser.add_argument(
+        "--sets",
+        type=options.count,
+        default=3,
+        metavar="N",
+        help="how often with new processes, which are never quite alike (default: 3)",
+    )
+    parser.add_argument(
+        "--dropout",
+        type=options.fraction,
+        default=0.0,
+        metavar="P",
+        help="of the Transformer (default: 0; masks take a CPU long)",
+    )
     parser.add_argument(
         "--retry", action="store_true", help="instead: milliseconds from the exception to the next attempt"
     )
@@ -74,7 +93,7 @@ def add(kinds: Any) -> None:
         models = asked.models or list(MODELS)
         if asked.retry:
             return retry.run(models, asked.networks)
-        return run(models, asked.chunks, asked.rounds, asked.steps)
+        return run(models, asked.chunks, asked.sets, asked.rounds, asked.steps, asked.dropout)
 
     parser.set_defaults(run=chosen)
 
@@ -90,13 +109,13 @@ def _chunks(text: str) -> list[int]:
 class Worker(Job):
     """A rescue_worker.py, plain (device_bytes 0) or under the preload."""
 
-    def __init__(self, model: str, folder: Path, device_bytes: int = 0) -> None:
+    def __init__(self, model: str, dropout: float, folder: Path, device_bytes: int = 0) -> None:
         folder.mkdir()
-        command: list[object] = [VENV / "bin" / "python", WORKER, model]
+        command: list[object] = [VENV / "bin" / "python", WORKER, model, "--dropout", dropout]
         if device_bytes:
             command += ["--as-device", device_bytes]
         driver = {"LD_LIBRARY_PATH": str(BUILD / "simgpu" / "lib"), "SIMGPU_MEMORY": str(1 << 36)}
-        super().__init__(command, bool(device_bytes), folder, driver)
+        super().__init__(command, bool(device_bytes), folder, {**driver, **KEPT})
         self._folder = folder
 
     def run(self, steps: int, chunks: int, loss: str) -> list[float]:
@@ -125,18 +144,18 @@ class Worker(Job):
             raise RuntimeError(f"the request for {chunks} chunks was not obeyed: {said}")
 
 
-def measure(model: str, chunks: int, rounds: int, steps: int, folder: Path) -> dict[str, list[float]]:
+def measure(model: str, chunks: int, rounds: int, steps: int, dropout: float, folder: Path) -> dict[str, list[float]]:
     """{loss, or "idle" at one chunk: [guarded samples/s over plain of each round]}."""
     jobs: list[Worker] = []
     guarded: dict[str, Worker] = {}
     try:
-        plain = Worker(model, folder / "plain")
+        plain = Worker(model, dropout, folder / "plain")
         jobs.append(plain)
         for loss in LOSSES:
             plain.run(WARM_STEPS, chunks, loss)
         device = int(plain.peak() * (AMPLE if chunks == 1 else ROOM))
         for loss in LOSSES if chunks > 1 else LOSSES[:1]:
-            guarded[loss] = Worker(model, folder / loss, device)
+            guarded[loss] = Worker(model, dropout, folder / loss, device)
             jobs.append(guarded[loss])
             if chunks > 1:
                 guarded[loss].split(chunks, loss)
@@ -158,13 +177,16 @@ def measure(model: str, chunks: int, rounds: int, steps: int, folder: Path) -> d
             job.end()
 
 
-def run(models: list[str], chunks: list[int], rounds: int, steps: int) -> int:
+def run(models: list[str], chunks: list[int], sets: int, rounds: int, steps: int, dropout: float) -> int:
     """Prints one line of JSON for each model, k and loss; returns the exit status."""
     for model in models:
         for k in chunks:
+            found: dict[str, list[float]] = {}
             try:
-                with tempfile.TemporaryDirectory(prefix="bsguard-bench-") as folder:
-                    found = measure(model, k, rounds, steps, Path(folder))
+                for _ in range(sets):
+                    with tempfile.TemporaryDirectory(prefix="bsguard-bench-") as folder:
+                        for loss, ratios in measure(model, k, rounds, steps, dropout, Path(folder)).items():
+                            found.setdefault(loss, []).extend(ratios)
             except (RuntimeError, OSError, ValueError) as error:
                 print(f"bench: rescue {model} k={k}: {error}", file=sys.stderr)
                 return 1

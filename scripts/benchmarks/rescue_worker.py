@@ -24,22 +24,23 @@ BATCH = 32
 class Transformer(nn.Layer):
     """Four encoder layers over 64 tokens, and a classifier on their mean."""
 
-    def __init__(self):
+    def __init__(self, dropout):
         super().__init__()
         self.embedding = nn.Embedding(1000, 128)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, dropout=0.1), 4)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, dropout=dropout), 4)
         self.classifier = nn.Linear(128, 10)
 
     def forward(self, tokens):
         return self.classifier(self.encoder(self.embedding(tokens)).mean(axis=1))
 
 
-def make_resnet18():
+def make_resnet18(dropout):
+    del dropout  # it has none
     return paddle.vision.models.resnet18(num_classes=10), np.random.randn(BATCH, 3, 32, 32).astype("float32")
 
 
-def make_transformer():
-    return Transformer(), np.random.randint(0, 1000, (BATCH, 64))
+def make_transformer(dropout):
+    return Transformer(dropout), np.random.randint(0, 1000, (BATCH, 64))
 
 
 def smoothed(outputs, labels):
@@ -61,11 +62,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--as-device", type=int, metavar="BYTES")
+    parser.add_argument("--dropout", type=float, default=0.0, metavar="P")
     arguments = parser.parse_args()
     paddle.set_device("cpu")
     paddle.seed(1)
     np.random.seed(1)
-    model, batch = MODELS[arguments.model]()
+    model, batch = MODELS[arguments.model](arguments.dropout)
     inputs = paddle.to_tensor(batch)
     labels = paddle.to_tensor(np.random.randint(0, 10, len(batch)))
     optimizer = paddle.optimizer.Momentum(1e-3, parameters=model.parameters())
