@@ -148,15 +148,13 @@ class Inputs:
                     items = [self._uncut(item, joints, known) for item in leaf.items[start:stop]]
                     new.append(_PerSample(items))
                     continue
+                # All rows of a tensor are, to Paddle, that tensor: what is set on the one is set on the other.
                 with runtime.paddle.no_grad():
-                    part = leaf[start:stop]
-                part.stop_gradient = True
-                if leaf.stop_gradient:
-                    new.append(part)
-                else:
-                    part.stop_gradient = False
+                    part = leaf[start:stop] if stop - start < self.batch else leaf.detach()
+                part.stop_gradient = leaf.stop_gradient
+                if not leaf.stop_gradient:
                     joints.append(Joint(leaf, part, True, index))
-                    new.append(part)
+                new.append(part)
             elif isinstance(leaf, _PerSample):
                 new.append(_PerSample([self._uncut(item, joints, known) for item in leaf.items]))
             else:

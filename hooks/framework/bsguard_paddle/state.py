@@ -90,52 +90,57 @@ class Mode:
 
     def __init__(self):
         tracer = paddle_of().base.framework._dygraph_tracer()
-        self._values = self._read(tracer)
+        self._take(tracer)
         evidence.forward_began(getattr(tracer, "_amp_level", None))
-        self.hooked = thread.saved_tensors_hooks is not None  # the user's hooks on saved tensors were entered
 
     @classmethod
     def now(cls):
         """The settings of the present moment, where no forward of a network begins."""
         mode = cls.__new__(cls)
-        mode._values = cls._read(paddle_of().base.framework._dygraph_tracer())
-        mode.hooked = thread.saved_tensors_hooks is not None
+        mode._take(paddle_of().base.framework._dygraph_tracer())
         return mode
+
+    def _take(self, tracer):
+        self._values = self._read(tracer)
+        # Which operators are cast is asked only where any is: it takes longer than all else.
+        self._operators = tracer._get_amp_op_list() if self.is_mixed() else None
+        self.hooked = thread.saved_tensors_hooks is not None  # the user's hooks on saved tensors were entered
 
     @classmethod
     def _read(cls, tracer):
-        values = {name: getattr(tracer, name) for name in cls._ATTRIBUTES if hasattr(tracer, name)}
-        return values, tracer._get_amp_op_list()
+        return {name: getattr(tracer, name) for name in cls._ATTRIBUTES if hasattr(tracer, name)}
 
     @staticmethod
-    def _write(tracer, saved, grad=None):
-        values, op_list = saved
+    def _write(tracer, values):
         for name, value in values.items():
             setattr(tracer, name, value)
-        tracer._set_amp_op_list(*op_list)
-        if grad is not None:
-            tracer._has_grad = grad
 
     def records(self):
         """True if gradients were recorded."""
-        return bool(self._values[0]["_has_grad"])
+        return bool(self._values["_has_grad"])
 
     def is_mixed(self):
         """True under automatic mixed precision."""
         off = paddle_of().base.core.AmpLevel.O0
-        return self._values[0].get("_amp_level", off) != off
+        return self._values.get("_amp_level", off) != off
 
     def run(self, function, grad=True):
         """function() under these settings, with gradients recorded or not; the present settings come back."""
         tracer = paddle_of().base.framework._dygraph_tracer()
         before = self._read(tracer)
-        if before == self._values and grad in (None, self.records()):
+        operators = tracer._get_amp_op_list() if self._operators is not None else None
+        values = self._values if grad is None else {**self._values, "_has_grad": grad}
+        if before == values and operators == self._operators:
             return function()
-        self._write(tracer, self._values, grad)
+        self._write(tracer, values)
+        if operators is not None:
+            tracer._set_amp_op_list(*self._operators)
         try:
             return function()
         finally:
             self._write(tracer, before)
+            if operators is not None:
+                tracer._set_amp_op_list(*operators)
 
 
 def without_autocast(function, *args, grad=None):

@@ -111,7 +111,24 @@ ACCIDENT = """
         return float(network.net[0].weight.abs().sum())
 
 
-    print(json.dumps([train(*case, accident) for case in ((64, 0), (1, 0), (64, 1)) for accident in (0, 1)]))
+    def chained(accident):
+        '''Of two networks in a chain, the backward of the second, which can be split, runs out once.'''
+        paddle.seed(1)
+        first, second = nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 1))
+        x = (paddle.arange(64 * 64).astype("float64").reshape([64, 64]) / 1e3).sin()
+        made = first(x)
+        loss = second(made).square().mean()
+        if accident:
+            driver.simgpu_fail_at(9, 4)
+        loss.backward()
+        driver.simgpu_fail_at(0, 0)
+        return [made.stop_gradient, float(first.weight.grad.abs().sum()), float(second[0].weight.grad.abs().sum())]
+
+
+    print(json.dumps([
+        *(train(*case, accident) for case in ((64, 0), (1, 0), (64, 1)) for accident in (0, 1)),
+        *(chained(accident) for accident in (0, 1)),
+    ]))
     """
 
 
@@ -120,11 +137,13 @@ def test_an_accident_in_what_cannot_be_split(run_job):
     it was once more, where that is the same again. A forward that counts its calls is not."""
     job = run_job(ACCIDENT, env={"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"})
     assert job.returncode == 0, job
-    rows, accident, one, accident_of_one, _, counted = job.result
+    rows, accident, one, accident_of_one, _, counted, chain, accident_in_chain = job.result
     assert rows == accident and one == accident_of_one and counted == "MemoryError", job
+    assert accident_in_chain == pytest.approx(chain, rel=1e-12), job
     assert [event["what"] for event in job.events_of("retried")] == [
         *("the forward", "the backward", "the backward"),
         *("the forward", "the backward", "the backward of the loss"),
+        "the backward",
     ], job
 
 
