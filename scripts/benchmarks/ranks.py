@@ -49,7 +49,7 @@ def add(kinds: Any) -> None:
     def chosen(asked: Any) -> int:
         if asked.drift:
             return drift(asked.drift, asked.ranks)
-        return run(asked.models or list(job.MODELS), asked.rounds, asked.steps, asked.ranks, asked.arm)
+        return run(asked.models or list(job.MODELS), asked.sets, asked.rounds, asked.steps, asked.ranks, asked.arm)
 
     parser.set_defaults(run=chosen)
 
@@ -101,12 +101,12 @@ class Ranks:
             one.end()
 
 
-def run(models: list[str], rounds: int, steps: int, count: int, arm: str) -> int:
+def run(models: list[str], sets: int, rounds: int, steps: int, count: int, arm: str) -> int:
     """Prints one line of JSON a model; returns the exit status."""
     for model in models:
         try:
-            found = list(
-                job.ratios(rounds, steps, lambda preload, folder, name=model: Ranks(name, preload, folder, count, arm))
+            found, took = job.measure(
+                sets, rounds, steps, lambda preload, folder, name=model: Ranks(name, preload, folder, count, arm)
             )
         except (RuntimeError, OSError) as error:
             print(f"bench: ranks {model}: {error}", file=sys.stderr)
@@ -117,6 +117,7 @@ def run(models: list[str], rounds: int, steps: int, count: int, arm: str) -> int
             "model": model,
             "ranks": count,
             "arm": arm,
+            "step_ms": round(took, 2),
             "speed": round(statistics.median(speeds), 4),
             "speed_min": round(min(speeds), 4),
             "speed_max": round(max(speeds), 4),

@@ -7,10 +7,8 @@ two under it whose loop knows of no chunks, one for each kind of loss. These are
 little more: what would not fit there may not be kept. `idle`: one chunk and room enough, against the same without the
 preload.
 
-Two things of a CPU that no device has are kept out of all processes alike. glibc gives memory back to the system and takes
-it anew, thousands of pages a step in one process and none in the next, as chance has it (2 % between two that are the
-same): it is told to keep it. And Paddle's CPU draws dropout's masks one number at a time, which is half of this
-Transformer's forward: there is none unless --dropout asks for it.
+Paddle's CPU draws dropout's masks one number at a time, as no device does. They are half of this Transformer's forward, and
+so would be what a second forward costs: there is no dropout unless --dropout asks for it.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ LOSSES = ("foreseeable", "opaque")
 CHUNKS = (1, 2, 4, 8)
 BATCH = 32  # samples; as in rescue_worker.py
 ROOM = 1.3  # of the peak by hand: with a tenth, which an allocator that caches cannot use, and a little for what saves a forward
-KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}  # bytes; see above
 AMPLE = 4  # of the peak of the whole batch
 WARM_STEPS = 4
 PATIENCE = 20  # seconds for a request to be answered; it takes one step
@@ -115,7 +112,7 @@ class Worker(Job):
         if device_bytes:
             command += ["--as-device", device_bytes]
         driver = {"LD_LIBRARY_PATH": str(BUILD / "simgpu" / "lib"), "SIMGPU_MEMORY": str(1 << 36)}
-        super().__init__(command, bool(device_bytes), folder, {**driver, **KEPT})
+        super().__init__(command, bool(device_bytes), folder, driver)
         self._folder = folder
 
     def run(self, steps: int, chunks: int, loss: str) -> list[float]:
