@@ -48,12 +48,14 @@ def _outermost(layer, args, kwargs):
     if not site.looked:
         site.looked = True
         try:
-            why = collectives.objection(layer)
+            pipeline = collectives.pipeline()
+            why = pipeline or collectives.objection(layer)
         except Exception as error:  # it asks the user's own attributes, which may raise anything
             site.fault(error)
             return original_call(layer, args, kwargs)
         if why is not None:
-            site.give_up(why)
+            site.give_up(why, aloud=pipeline is None or why not in _told)
+            _told.add(why)
             return original_call(layer, args, kwargs)
     runtime.device = device
     if id(layer) not in _in_this_step:

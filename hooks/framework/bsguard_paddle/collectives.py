@@ -6,6 +6,7 @@ runs as a whole. In a trial of the split proof, which one rank runs alone, they 
 """
 
 import functools
+import sys
 
 from .runtime import runtime, thread
 
@@ -44,6 +45,7 @@ _OPERATORS = (
     "send_v2",
     "sync_batch_norm_",
 )
+_PIPELINE = "the job is a pipeline of %d stages, which exchange activations and gradients between its layers"
 _NO_COLLECTIVES = frozenset(("name", "rank", "size", "eager_connect", "eager_connect_ring_exchange"))
 
 
@@ -70,6 +72,19 @@ def _watched(original, name):
         return original(*args, **kwargs)
 
     return collective
+
+
+def pipeline():
+    """Why nothing is split in a job whose ranks are the stages of a pipeline; None for any other.
+
+    Its schedule calls the layers of a stage one by one, so that none of them tells of it.
+    """
+    fleet = sys.modules.get("paddle.distributed.fleet")
+    try:
+        stages = fleet.get_hybrid_communicate_group().get_pipe_parallel_world_size()
+    except AttributeError:  # nobody has initialised it
+        return None
+    return _PIPELINE % stages if stages > 1 else None
 
 
 def objection(layer):

@@ -88,6 +88,8 @@ REFUSED = {
     "sync_batch_norm": (["sync_batch_norm"], "SyncBatchNorm"),
     "collective": (["collective_in_forward"], "exchanges data with other ranks (all_reduce)"),
     "tensor_parallel": (["tensor_parallel"], "ColumnParallelLinear"),
+    "pipeline": (["pipeline"], "the job is a pipeline of 2 stages"),
+    "experts": (["experts"], "MoELayer"),
     "stage_1": (["sharded", "os"], "GroupSharded"),
     "stage_2": (["sharded", "os_g"], "GroupShardedStage2"),
     "stage_3": (["sharded", "p_g_os"], "GroupShardedStage3"),

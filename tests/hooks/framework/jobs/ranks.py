@@ -213,6 +213,50 @@ def tensor_parallel():
     return text_of(net.parameters())
 
 
+def pipeline():
+    """Two stages; a loop of Paddle's own runs them, four micro-batches at a time."""
+    paddle.set_default_dtype("float32")  # it hands on losses of 32 bits only
+    from paddle.distributed import fleet
+
+    strategy = fleet.DistributedStrategy()
+    strategy.hybrid_configs = {"dp_degree": 1, "mp_degree": 1, "pp_degree": dist.get_world_size()}
+    strategy.pipeline_configs = {"accumulate_steps": 4, "micro_batch_size": 8}
+    fleet.init(is_collective=True, strategy=strategy)
+    stages = fleet.meta_parallel.PipelineLayer(
+        [
+            fleet.meta_parallel.LayerDesc(nn.Linear, 16, WIDTH),
+            nn.Tanh(),
+            fleet.meta_parallel.LayerDesc(nn.Linear, WIDTH, 4),
+        ],
+        num_stages=dist.get_world_size(),
+        loss_fn=nn.MSELoss(),
+    )
+    model = fleet.distributed_model(stages)
+    optimizer = fleet.distributed_optimizer(optimizer_of(stages))
+    losses = [model.train_batch(list(data(step)), optimizer).numpy().ravel().tolist() for step in range(3)]
+    return losses, text_of(stages.parameters())
+
+
+def experts():
+    """A mixture of experts. Its kernels are a device's own, and without them Paddle crashes: tokens stay where they are."""
+    from paddle.incubate.distributed.models.moe import MoELayer
+
+    class Sparse(Net):
+        def __init__(self):
+            super().__init__()
+            group = dist.new_group(list(range(dist.get_world_size())))
+            gate = {"type": "naive", "top_k": 1}
+            self.experts = MoELayer(8, nn.LayerList([nn.Linear(8, 8)]), gate=gate, moe_group=group)
+            self.experts.forward = lambda x: self.experts.experts[0](x)
+
+        def forward(self, x):
+            return super().forward(self.experts(x.reshape([-1, 2, 8])).reshape([-1, 16]))
+
+    net = Sparse()
+    train(net, optimizer_of(net), 2)
+    return text_of(net.parameters())
+
+
 def sharded():
     paddle.set_default_dtype("float32")  # Paddle's buffers know no other of the two
     net = Net()
