@@ -114,9 +114,12 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
     be dropped for it. It stays in memory as long as the user holds the loss, so the last only where memory is short.
 
     Where it is short because of other processes the graph is kept for a second try too, as long as they are waited for."""
-    if keep.holds() and not only_leaves and arming.is_short(calls):
+    written = [] if only_leaves else _written(calls, reach)
+    if keep.holds() and written is None and arming.is_short(calls):
         keep.drop()  # what could not be tried again must not run out of memory for it
-    short = only_leaves and arming.is_short(calls)
+    short = written is not None and arming.is_short(calls)
+    saved = attempt(lambda: gradients.Saved(written))[0] if short or only_leaves else None
+    short = short and saved is not None
     patient = short and neighbours.come_and_go()
     tries, gave = neighbours.Tries(native.BACKWARD, _NOTHING_HELD), False
     while True:
@@ -130,8 +133,8 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
                 runtime.library.retried(runtime.device, "the backward of the loss")
             tries.went_through("the backward of the loss")
             return
-        # Once more is the same only if nothing but our leaves was written to, and if the graph is still there.
-        if not (retained and only_leaves):
+        # Once more is the same only if what was written to can be put back, and if the graph is still there.
+        if not retained or saved is None or saved.restore() is not None:
             _give_back(failure, native.BACKWARD)
         for call in calls:
             call.clear_seeds()
@@ -144,6 +147,19 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
             patient = False  # a last time, without keeping the graph for it
         failure.forget()
         tries.wait()
+
+
+def _written(calls, reach):
+    """The parameters that the user's part adds to by itself, as a penalty on weights does; None where it may write to
+    anything else beside the leaves, or where somebody is told of each gradient and would be told twice."""
+    leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
+    found = {id(p): p for call in calls for p in call.parameters if p in reach}
+    written = list(found.values())
+    if not reach.only(leaves + written):
+        return None
+    if any(gradients.has_hooks(p) or gradients.has_engine_hook(p) for p in written):
+        return None
+    return written
 
 
 def _hand_on(joints, retained, rest):
