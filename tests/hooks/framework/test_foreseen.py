@@ -24,7 +24,6 @@ NOT_FORESEEN = {
     "ignored_labels",
     "weighed_classes",
     "two_losses_of_one_output",
-    "and_a_penalty",
     "contrastive",
     "hook_on_a_weight",
 }
