@@ -28,6 +28,15 @@ struct bsg_policy *bsg_policy_create(const struct bsg_policy_config *config) {
   return p;
 }
 
+void bsg_policy_launched(struct bsg_policy *p, int rank, int ranks, int launcher, int64_t launched_ms) {
+  if (!p || !p->live || p->device_seen)
+    return;
+  p->config.rank = rank;
+  p->config.ranks = ranks;
+  p->config.launcher = launcher;
+  p->config.launched_ms = launched_ms;
+}
+
 void bsg_policy_forget(struct bsg_policy *p) {
   if (!p)
     return;

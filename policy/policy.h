@@ -57,6 +57,9 @@ struct bsg_policy; /* one static object inside policy.c: nothing is allocated on
 /* Takes the configuration; touches no file. */
 struct bsg_policy *bsg_policy_create(const struct bsg_policy_config *config);
 
+/* Who started this process, as bsg_policy_config has it. Too late once a device was used: the folder has its name. */
+void bsg_policy_launched(struct bsg_policy *p, int rank, int ranks, int launcher, int64_t launched_ms);
+
 /* After fork(): forget everything, close what was inherited, own no folder. */
 void bsg_policy_forget(struct bsg_policy *policy);
 

@@ -190,15 +190,11 @@ static void say(int level, const char *line) {
 
 /* Caller holds the lock. */
 static struct bsg_policy *create(void) {
-  struct bsg_launch launch;
-  bsg_launch_find(&launch);
   struct bsg_policy_config config = {
       .mode = bsg_root_mode(),
       .directory = state.directory,
       .pid = getpid(),
-      .rank = launch.rank,
-      .launcher = launch.pid,
-      .launched_ms = launch.start_ms,
+      .rank = -1, /* until a device is used */
       .command = state.command,
       .store = state.store,
       .arguments = state.arguments,
@@ -213,7 +209,6 @@ static struct bsg_policy *create(void) {
                    .others = evidence_others},
       .say = say,
   };
-  config.ranks = launch.ranks;
   bsg_command_name(state.command, sizeof state.command);
   return bsg_policy_create(&config);
 }
@@ -293,6 +288,10 @@ static void on_device(const struct bsg_device_fact *fact) {
   struct bsg_policy *policy = bsg_root_lock();
   atomic_store(&state.used, true);
   if (policy) {
+    /* No sooner: a process that was spawned is told its rank by Python, once Paddle and the driver are there. */
+    struct bsg_launch launch;
+    bsg_launch_find(&launch);
+    bsg_policy_launched(policy, launch.rank, launch.ranks, launch.pid, launch.start_ms);
     bsg_others_meet(fact->device);
     bsg_policy_device(policy, bsg_clock_now(), fact);
     bsg_root_unlock();

@@ -8,6 +8,7 @@ import json
 import pathlib
 import signal
 
+import numpy as np
 import pytest
 
 JOBS = pathlib.Path(__file__).parent / "jobs"
@@ -132,3 +133,56 @@ def test_a_killed_rank_ends_the_others_and_leaves_nothing_in_the_way(run_ranks):
         for rank in range(2):
             first = (run / f"rank{rank}" / "events.jsonl").read_text().splitlines()[0]
             assert json.loads(first)["rank"] == rank
+
+
+STARTED = """
+    import os, sys
+    import numpy as np
+    import paddle
+    import paddle.distributed as dist
+    from paddle import nn
+
+
+    def train():
+        paddle.set_device("gpu")
+        paddle.set_default_dtype("float64")
+        dist.init_parallel_env()
+        paddle.seed(3)
+        net = nn.Sequential(nn.Linear(32, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 4))
+        model = paddle.DataParallel(net)
+        optimizer = paddle.optimizer.Momentum(0.1, parameters=model.parameters())
+        random = np.random.RandomState(dist.get_rank())
+        for _ in range(3):
+            x, y = random.rand(2048, 32), random.rand(2048, 4)
+            nn.functional.mse_loss(model(paddle.to_tensor(x)), paddle.to_tensor(y)).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        np.save("weights%d" % dist.get_rank(), np.concatenate([p.numpy().ravel() for p in net.parameters()]))
+
+
+    if __name__ == "__main__":
+        if sys.argv[1:] == ["rank"]:
+            train()
+        elif sys.argv[1:] == ["spawn"]:
+            # Paddle 2 would take a device called gpu for NVIDIA's.
+            dist.spawn(train, nprocs=2, backend="xccl" if paddle.__version__.startswith("2.") else "auto")
+        else:
+            command = [sys.executable, "-m", "paddle.distributed.launch", "--log_dir", "logs", __file__, "rank"]
+            os.execv(sys.executable, command)
+    """
+
+
+@pytest.mark.parametrize("way", [pytest.param("launch", marks=pytest.mark.slow), "spawn"])
+def test_ranks_that_paddle_starts_are_one_run(run_job, way):
+    """Started by paddle.distributed.launch or spawn, with less memory than they take: no drift, and one folder."""
+    plain = run_job(STARTED, way, simgpu=["--devices", "2"], preload=False)
+    job = run_job(STARTED, way, simgpu=["--devices", "2"], memory="14MiB", name="guarded")
+    assert plain.returncode == job.returncode == 0, job
+    wanted, *weights = [np.load(each.folder / f"weights{rank}.npy") for each, rank in ((plain, 0), (job, 0), (job, 1))]
+    assert np.array_equal(*weights) and np.abs(weights[0] - wanted).max() <= ROUNDING, job
+    (run,) = job.runs
+    assert sorted(path.name for path in run.glob("rank*")) == ["rank0", "rank1"], job
+    for rank in range(2):
+        events = [json.loads(line) for line in (run / f"rank{rank}" / "events.jsonl").read_text().splitlines()]
+        assert {event["rank"] for event in events if event["type"] == "start"} == {rank}
+        assert any(event["type"] == "applied" for event in events), job
