@@ -46,7 +46,7 @@ struct bsg_policy_config {
   const char *store;   /* folder of the known-good store; NULL or "": none */
   uint64_t arguments;  /* a hash of the script's place and its arguments, for the store */
   int ranks;           /* processes of this launch; 0 stands for 1 */
-  int64_t wait_ms;     /* for other processes that are in the way; 0: nobody is waited for, nothing tried whole once more */
+  int64_t wait_ms;     /* for other processes in the way; 0: nobody is waited for, nothing tried whole once more */
   struct bsg_evidence evidence;
   /* One line to the user, without newline. level: 0 always but in quiet, 1 debug. */
   void (*say)(int level, const char *line);
