@@ -240,6 +240,17 @@ class Run:
         return [note for rank in self.ranks for note in rank.notes]
 
     @property
+    def narrowest(self) -> Optional[Rank]:
+        """The rank that has the least room: that runs in the most chunks, then that left the least free at its peak.
+        None where it is one alone, or where nothing tells the ranks apart."""
+
+        def room(rank: Rank) -> tuple[int, int]:
+            return -(rank.split[2] or 1), rank.capacity - rank.peak
+
+        known = sorted((rank for rank in self.ranks if rank.capacity and rank.peak is not None), key=room)
+        return known[0] if len(known) > 1 and room(known[0]) != room(known[1]) else None
+
+    @property
     def worst(self) -> Rank:
         """The rank that a person has to look at first."""
         return max(self.ranks, key=lambda rank: (rank.unrescued, rank.ooms, rank.peak or 0))

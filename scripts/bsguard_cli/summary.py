@@ -260,4 +260,14 @@ def of_run(run: Run) -> dict[str, Any]:
         "run": str(run.folder),
         "verdict": verdict(run.worst)[0],
         "ranks": msgspec.to_builtins([of_rank_as_values(rank) for rank in run.ranks]),
+        "narrowest": run.narrowest.number if run.narrowest else None,
     }
+
+
+def narrowest_line(run: Run) -> Optional[str]:
+    """Which rank has the least room, in one line; None where nothing tells the ranks apart."""
+    rank = run.narrowest
+    if rank is None:
+        return None
+    left = f"{size(rank.capacity - rank.peak)} of {size(rank.capacity)} left at its peak"
+    return f"narrowest: {rank.name}, {left}, batch {split(*rank.split)}"

@@ -69,7 +69,7 @@ def _print(run) -> None:
     from rich.text import Text
 
     from bsguard_cli.screen import console, row, say, table
-    from bsguard_cli.summary import verdict
+    from bsguard_cli.summary import narrowest_line, verdict
     from bsguard_cli.words import clean, known, seconds, size, split
 
     out = console()
@@ -78,6 +78,9 @@ def _print(run) -> None:
         word, line = verdict(rank)
         text = Text(clean(f"{rank.name}: {line}" if rank.name else line), style=styles.get(word, "bold green"))
         out.print(text, soft_wrap=True)
+    narrowest = narrowest_line(run)
+    if narrowest:
+        say(narrowest)
     facts = table("", *[rank.name or "run" for rank in run.ranks[:8]])
     lines = {
         "folder": lambda rank: rank.folder,

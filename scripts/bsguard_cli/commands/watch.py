@@ -150,6 +150,7 @@ def _picture(runs: list[Any]):
     from rich.console import Group
     from rich.text import Text
 
+    from bsguard_cli.summary import narrowest_line
     from bsguard_cli.words import clean
 
     if not runs:
@@ -159,6 +160,9 @@ def _picture(runs: list[Any]):
         parts.append(Text(clean(run.name), style="bold"))
         for rank in run.ranks:
             parts += _of_rank(rank)
+        narrowest = narrowest_line(run)
+        if narrowest:
+            parts.append(Text(f"  {clean(narrowest)}"))
     return Group(*parts)
 
 

@@ -119,6 +119,21 @@ def test_ranks_stand_beside_each_other_and_the_worst_is_told(bsguard, tmp_path: 
     assert bsguard("report", run / "rank2").status == 0
 
 
+def test_the_narrowest_of_the_ranks_is_named(bsguard, tmp_path: Path) -> None:
+    run = tmp_path / "20261130T183012Z-1"
+    for rank, peak in enumerate((20 << 30, 23 << 30, 22 << 30)):
+        mark = {"type": "mark", "device": 0, "live_bytes": peak, "peak_bytes": peak}
+        write_run(run / f"rank{rank}", [started(), mark])
+    line = "narrowest: rank 1, 1.0 GiB of 24.0 GiB left at its peak"
+    assert line in bsguard("report", run).stdout and line in bsguard("watch", "--once", run).stdout
+    assert bsguard("report", "--json", run).json["narrowest"] == 1
+    split = {"device": 0, "batch": 8, "micro_batch": 4, "accumulation_steps": 2}
+    write_run(run / "rank0", [started(), mark], **split, reason="oom")
+    assert "narrowest: rank 0, " in bsguard("report", run).stdout  # it runs in chunks, the others do not
+    write_run(run / "rank2", [started(), mark], **split, reason="oom")
+    assert "narrowest" not in bsguard("report", run).stdout  # as narrow as another
+
+
 def test_diff_says_what_is_worse(bsguard, unrescued: Path) -> None:
     assert bsguard("diff", RESCUED, RESCUED).status == 0
     said = bsguard("diff", "--json", RESCUED, unrescued)
