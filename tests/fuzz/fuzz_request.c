@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   int result = bsg_request_parse(&document, text, size, &request, why, sizeof(why));
   ENSURE(result == 0 || result == -EINVAL);
   if (result == 0) {
-    ENSURE(request.micro_batch >= 1);
+    ENSURE(request.micro_batch >= 1 || (request.report && request.micro_batch == 0));
     ENSURE(request.device >= -1);
     ENSURE(memchr(request.boundary, '\0', sizeof(request.boundary)));
   } else {
