@@ -19,6 +19,10 @@ from .oom import attempt
 from .runtime import inside, runtime, thread
 from .state import without_autocast
 
+# Elements more than a piece that the reducer takes: what Paddle's allocator hands to others from the same block, such as
+# the reducer's list of used parameters, must not leave the block too small.
+_SLACK = 1024
+_ROUNDS = 5
 _parallels = {}  # id of a DataParallel of many ranks -> _Parallel
 _made = 0
 _operator = None
@@ -38,7 +42,7 @@ class _Parallel:
         self.often = False  # called more than once a step
         self.parameters = [weakref.ref(parameter) for parameter in _trained(layer)]
         self._buckets = [
-            (sum(self.parameters[index]().size for index in group), self.parameters[group[0]]().dtype)
+            (sum(self.parameters[index]().size for index in group) + _SLACK, self.parameters[group[0]]().dtype)
             for group in layer.group_indices
         ]
 
@@ -72,17 +76,31 @@ class _Parallel:
             gradients.touched(known)
 
     def _make_room(self, unused):
-        """The reducer cannot go on after an OOM, so there must be room for all that it takes before it begins: its
-        buckets, zeros in the place of the gradients that this rank has not, and what the others give it for them."""
-        wanted = self._buckets + 2 * [(p.size, p.dtype) for p in unused if gradients.grad_of(p) is None]
+        """The reducer cannot go on after an OOM, so there must be room for all that it takes before it begins: zeros in
+        the place of the gradients that this rank has not, its buckets, and what the others give it for the zeros. In this
+        order, its own, and again until nothing more comes from the driver: an allocator that chooses the best fitting block
+        then chooses alike."""
+        missing = [(p.size + _SLACK, p.dtype) for p in unused if gradients.grad_of(p) is None]
+        wanted = missing + self._buckets + missing
         tries = Tries(native.BACKWARD, "the buckets in which gradients are exchanged with the other ranks do not fit")
         while True:
-            failure = attempt(lambda: [runtime.paddle.empty([size], dtype) for size, dtype in wanted].clear())[1]
+            failure = attempt(lambda: _rehearse(wanted))[1]
             if failure is None:
                 tries.went_through("the exchange of gradients")
                 return
             tries.note(failure)
             tries.wait()
+
+
+def _rehearse(wanted):
+    """Takes these pieces of memory, (elements, dtype), and lets go of them, until a round finds all in Paddle's cache."""
+    held = -1
+    for _ in range(_ROUNDS):
+        [runtime.paddle.empty([size], dtype) for size, dtype in wanted].clear()
+        memory = runtime.library.memory(runtime.device)
+        before, held = held, memory.live_bytes if memory else 0
+        if held == before:
+            return
 
 
 def patch():
