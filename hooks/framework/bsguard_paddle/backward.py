@@ -8,13 +8,16 @@ gradient get theirs once, and with it the calls before it.
 from . import arming, boundary, chunks, gradients, keep, loss, native, neighbours, ranks, speculate, whole
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
-from .graph import Reach
+from .graph import Reach, accumulation_nodes, node_of
 from .oom import attempt
 from .rescue import shrink, went_through
 from .runtime import inside, note_phase, runtime, thread
 
 _NOTHING_HELD = (
     "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
+)
+_WRITTEN_ELSEWHERE = (
+    "its backward adds to a weight that is not among its parameters, and what it has added there cannot be undone"
 )
 
 
@@ -176,11 +179,9 @@ def _hand_on(joints, retained, rest):
             )
 
 
-def _give_back(failure, phase):
+def _give_back(failure, phase, why=_NOTHING_HELD):
     """An OOM that nothing can be done about: reported, and the user's exception."""
-    runtime.library.terminal(
-        runtime.device, None, None, 0, phase, native.REFUSED, _NOTHING_HELD, failure.bytes, failure.line
-    )
+    runtime.library.terminal(runtime.device, None, None, 0, phase, native.REFUSED, why, failure.bytes, failure.line)
     neighbours.give_up(failure, phase)
 
 
@@ -196,8 +197,12 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
             gradients.touched(call.parameters)
             if failure is None:
                 return joints
+            elsewhere = _written_elsewhere(call, seeds)
             call.drop_graph()
             call.spoiled = saved.restore()
+            if elsewhere is None:
+                _give_back(failure, native.BACKWARD, _WRITTEN_ELSEWHERE)
+            gradients.zero(elsewhere)
         saved = joints = None
         call.drop_graph()
         if not dropped:
@@ -225,6 +230,18 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
             call.spoiled = saved.restore()
         saved = joints = None
         _smaller(call, failure)
+
+
+def _written_elsewhere(call, seeds):
+    """What a backward of the graph that is held accumulates into beside the call's parameters and inputs: weights that the
+    layer keeps in a list of its own, say. None where one is not known to have held only zeros before."""
+    known = [node_of(leaf) for leaf in call.parameters + [leaf for _, leaf in call.joints]]  # kept: ids stay valid
+    mine = {id(node) for node in known}
+    roots = [tensor for tensor, seed in zip(call.inner, seeds) if seed is not None]
+    nodes = [node for node in accumulation_nodes(roots) if id(node) not in mine]
+    zeroed = [(node_of(parameter), parameter) for parameter in gradients.zeroed()] if nodes else []
+    by_id = {id(node): parameter for node, parameter in zeroed}
+    return [by_id[id(node)] for node in nodes] if all(id(node) in by_id for node in nodes) else None
 
 
 def _merged(call, seeds, rest):

@@ -8,6 +8,7 @@ rather than drops) nothing needs copying, as long as nobody has touched the grad
 Known limit: a handle to `.grad` taken before the clear and written to after it is not noticed.
 """
 
+import functools
 import weakref
 
 from .runtime import runtime, thread
@@ -16,7 +17,7 @@ _ABSENT = "absent"
 _ZERO = "zero"
 _ROWS = "selected rows"  # of a sparse embedding: Paddle has no copy of these
 
-_clean = {}  # id of a parameter -> weak reference to it: zeroed, and untouched since
+_clean = {}  # id of a parameter -> weak reference to it: new or zeroed, and untouched since
 _hooks = {}  # id of a parameter -> (weak reference to it, [_Hook])
 _engine_hooked = {}  # id of a parameter -> weak reference to it: told of each accumulation into it
 _watched = {}  # id of another tensor -> weak reference to it: somebody waits for its gradient
@@ -26,8 +27,16 @@ def patch():
     """Watches the ways in which a parameter's gradient is cleared, read or assigned."""
     parameter = runtime.paddle.base.framework.EagerParamBase
     tensor = runtime.paddle.base.core.eager.Tensor
+    make = parameter.__init__
     clear = tensor.clear_gradient
     getset = tensor.grad
+
+    @functools.wraps(make)
+    def init(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        _clean[id(self)] = weakref.ref(self)
+
+    parameter.__init__ = init
 
     def clear_gradient(self, set_to_zero=True):
         clear(self, set_to_zero)
@@ -254,6 +263,17 @@ def untouched_but(keep):
     kept = {id(p): _clean[id(p)] for p in keep if id(p) in _clean}
     _clean.clear()
     _clean.update(kept)
+
+
+def zeroed():
+    """All parameters that have no gradient or one of zeros, as far as that is known."""
+    return [parameter for parameter in (reference() for reference in list(_clean.values())) if parameter is not None]
+
+
+def zero(parameters):
+    """Undoes what a backward has added to gradients that held only zeros."""
+    for parameter in parameters:
+        parameter.clear_gradient(True)
 
 
 def _is_clean(parameter):

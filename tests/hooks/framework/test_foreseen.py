@@ -26,7 +26,11 @@ NOT_FORESEEN = {
     "two_losses_of_one_output",
     "contrastive",
     "hook_on_a_weight",
+    "weight_in_a_list",
+    "weight_in_a_list_with_a_gradient",
 }
+# What a failed backward has added to a gradient that was there before, of a weight that nobody knows of: not undone.
+LOST = {("weight_in_a_list_with_a_gradient", "backward")}
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for both jobs
 
@@ -47,6 +51,7 @@ def test_as_plain_paddle(case, results):
     for way in WAYS:
         right, apart, said = exactness.judge(case, ways["plain"], way, ways[way])
         assert right, f"{way}: {apart:.1e} {said}\n{ways['plain']['result']}\n{ways[way]['result']}"
-        if case != "batch_norm":  # its statistics are those of each chunk
+        assert (said == "exception") == ((case, way) in LOST), said
+        if case != "batch_norm" and said != "exception":  # its statistics are those of each chunk
             assert apart <= exactness.EXACT, (way, apart)
     assert (ways["3"]["foreseen"] > 0) == (case not in NOT_FORESEEN), ways["3"]["foreseen"]

@@ -74,6 +74,18 @@ class LossInside(nn.Layer):
         return F.cross_entropy(self.net(x), y)
 
 
+class WeightInAList(nn.Layer):
+    """It trains a weight that no layer knows of: `parameters()` leaves it out."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+        self.temperature = [paddle.create_parameter([1], "float64", default_initializer=nn.initializer.Constant(1.0))]
+
+    def forward(self, x):
+        return self.net(x) * self.temperature[0]
+
+
 class Data(paddle.io.Dataset):
     def __init__(self, samples):
         random = np.random.RandomState(3)
@@ -437,3 +449,19 @@ def mixed_precision(net, optimizer, x, y, number):
         loss = F.cross_entropy(net(x), y)
     loss.backward()
     return loss
+
+
+@case(make=WeightInAList)
+def weight_in_a_list(net, optimizer, x, y, number):
+    loss = F.cross_entropy(net(x), y)
+    loss.backward()
+    (weight,) = net.temperature
+    weight.set_value(weight - 0.5 * weight.grad)
+    weight.clear_gradient()
+    return loss
+
+
+@case(make=WeightInAList)
+def weight_in_a_list_with_a_gradient(net, optimizer, x, y, number):
+    (net.temperature[0] * 0.1).sum().backward()
+    return weight_in_a_list(net, optimizer, x, y, number)
