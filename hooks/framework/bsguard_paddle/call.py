@@ -10,9 +10,10 @@ import threading
 import weakref
 
 from . import gradients, native, tree
+from .generators import RandomState
 from .graph import node_of
 from .runtime import allocated, is_tensor, runtime, thread
-from .state import BatchNormStatistics, RandomState, without_autocast
+from .state import BatchNormStatistics, without_autocast
 
 _registry = []  # weak references, oldest first
 _done = weakref.WeakValueDictionary()  # id of a leaf's node -> call whose backward has run, its user's graph alive

@@ -2,9 +2,10 @@
 where nothing was."""
 
 from . import aside, gradients, keep, ranks, speculate, tree
+from .generators import RandomState
 from .outputs import CONCATENATED, CONSTANT, TOLERANCE_DOUBLE, TOLERANCE_HALF, TOLERANCE_SINGLE
 from .runtime import allocated, inside, is_tensor, original_call, runtime, thread
-from .state import BatchNormStatistics, RandomState, without_autocast
+from .state import BatchNormStatistics, without_autocast
 
 _ROUNDING = {"float64": 1e-12, "float32": 1e-5}  # what is computed twice from the same may differ by so much of itself
 

@@ -6,6 +6,8 @@ pressure, an OOM anywhere while something is held, all of it is given back befor
 dies of what was kept. Must never change a result: a graph that was kept is the one that a second forward would build.
 """
 
+import math
+
 from . import native, peaks
 from .call import pending
 from .runtime import allocated, reclaim, runtime
@@ -149,7 +151,7 @@ def graphs(call):
 
 def second_set(call):
     """Bytes of gradients of a call's parameters."""
-    return sum(p.size * p.element_size() for p in call.parameters)
+    return sum(math.prod(p.shape) * p.element_size() for p in call.parameters)  # `size` takes 5 microseconds
 
 
 def second_set_fits(call, plan):

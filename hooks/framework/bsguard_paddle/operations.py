@@ -12,9 +12,9 @@ the same ones.
 import functools
 
 from . import again, native
+from .generators import Generators
 from .oom import Failure, is_oom
 from .runtime import runtime, thread
-from .state import Generators
 
 _MOST_CHANGES = 16  # of Tensor's methods: each costs the interpreter its caches, and Python keeps count of them
 _METHODS = ("clone", "contiguous", "_getitem_dygraph", "_getitem_from_offset")

@@ -8,9 +8,9 @@ the same random state. Below a boundary these are Paddle's own: it is the bounda
 import functools
 
 from . import again, native, steps
+from .generators import RandomState
 from .oom import Failure, is_oom
 from .runtime import runtime, thread
-from .state import RandomState
 
 
 def patch():

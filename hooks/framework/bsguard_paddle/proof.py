@@ -9,6 +9,7 @@ batch only by coincidence (a square mask, class weights), cutting it fails the t
 import itertools
 
 from . import aside, sums, tree
+from .generators import RandomState
 from .graph import node_of
 from .objections import objection
 from .oom import Failure, is_oom
@@ -26,7 +27,7 @@ from .outputs import (
 )
 from .outside import Outside
 from .runtime import is_tensor, reclaim, runtime
-from .state import LayerState, RandomState, batch_norms, normalises_by_batch
+from .state import LayerState, batch_norms, normalises_by_batch
 from .trial import NO_MEMORY, Written, failed, without_randomness
 from .trial import run as _run
 

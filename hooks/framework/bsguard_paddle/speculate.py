@@ -8,6 +8,8 @@ then, as one gradient for each parameter. Anything else: it is dropped, and the 
 Must never: touch `.grad` before that; let an error of its own reach the forward that it goes along with.
 """
 
+import math
+
 from . import foresee, gradients, keep, ranks
 from .call import one_backward
 from .graph import holds_kind
@@ -17,6 +19,7 @@ from .state import without_autocast
 
 _REST = 1  # steps without, after a miss; twice as many after each further one
 _MOST_REST = 1 << 10
+_SMALL = 1 << 16  # elements
 
 
 class Foresight:
@@ -181,12 +184,14 @@ class Private:
         if good:
             with paddle.no_grad():
                 each = []
-                for index, gradients_of in self.used.items():
+                for index, parts in self.used.items():
                     low = 0
-                    for gradient in gradients_of:
-                        high = low + gradient.shape[0]
-                        true = paddle.slice(seeds[index], [0], [low], [high])
-                        each.append(foresee.same(foresee.wide(gradient), foresee.wide(true), true.dtype).reshape([1]))
+                    for part in _few(parts):
+                        high = low + part.shape[0]
+                        true = seeds[index]
+                        if high - low < true.shape[0]:
+                            true = paddle.slice(true, [0], [low], [high])
+                        each.append(foresee.same(foresee.wide(part), foresee.wide(true), true.dtype).reshape([1]))
                         low = high
                     good = good and low == seeds[index].shape[0]
                 for index, seed in self._plan.direct.items():
@@ -200,6 +205,12 @@ class Private:
         if pairs:
             with inside():
                 runtime.run_backward([p for p, _ in pairs], [total for _, total in pairs], False, *rest)
+
+
+def _few(parts):
+    """These tensors, or the one that they make end to end where that is small: fewer operators, whose start is all they cost."""
+    size = sum(math.prod(part.shape) for part in parts)
+    return [runtime.paddle.concat(parts)] if len(parts) > 1 and size <= _SMALL else parts
 
 
 def _scaled(seed, weight):

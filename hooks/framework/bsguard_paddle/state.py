@@ -1,11 +1,10 @@
-"""What a forward changes besides its outputs, so that running it again can be undone: random generators, autocast and
-gradient mode, BatchNorm statistics, and any other buffer or attribute of the layers.
+"""What a forward changes besides its outputs, so that running it again can be undone: autocast and gradient mode, BatchNorm
+statistics, and any other buffer or attribute of the layers; for random generators see generators.py.
 
 All functions take Paddle from `runtime`. Snapshots hold small copies only; buffers of unknown size go to host memory.
 """
 
 import collections
-import random
 import sys
 
 from . import evidence
@@ -19,50 +18,6 @@ _NAMES = frozenset(("_full_name", "_dtype"))
 _TABLES = ("_buffers", "_parameters", "_sub_layers")
 # Changes together with a buffer, which is named itself.
 _SHADOWS = frozenset(("_non_persistable_buffer_names_set",))
-
-
-class Generators:
-    """The state of Paddle's own generators, which are all that an operator draws from, as it was when this was made."""
-
-    def __init__(self):
-        paddle = paddle_of()
-        # Operators that fall back to the CPU draw from its generator, whatever the device is.
-        self._cpu = paddle.base.core.default_cpu_generator().get_state()
-        self._device = paddle.get_rng_state()
-
-    def restore(self):
-        """Puts every generator back."""
-        paddle = paddle_of()
-        paddle.base.core.default_cpu_generator().set_state(self._cpu)
-        paddle.set_rng_state(self._device)
-
-
-class RandomState(Generators):
-    """The state of every generator that a forward may draw from, as it was when this was made. NumPy's and Python's are
-    most of what it costs, some 40 microseconds."""
-
-    def __init__(self):
-        super().__init__()
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
-        self._python = random.getstate()
-
-    def restore(self):
-        """Puts every generator back."""
-        super().restore()
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-        random.setstate(self._python)
-
-    def fingerprint(self):
-        """Comparable: equal where nothing was drawn in between."""
-        numpy_part = None if self._numpy is None else (self._numpy[2], self._numpy[1][:4].tobytes(), self._numpy[3:])
-        return (_digits(self._cpu), tuple(map(_digits, self._device)), numpy_part, hash(self._python))
-
-
-def _digits(generator_state):
-    """What a Paddle generator state prints, without the address of its engine that newer versions print too."""
-    return tuple(part for part in str(generator_state).split() if not part.startswith("0x"))
 
 
 def patch():

@@ -5,8 +5,9 @@ stay as they are now. Only for a forward that was shown to be the same again (pr
 """
 
 from . import ranks, tree
+from .generators import RandomState
 from .runtime import is_tensor, original_call
-from .state import BatchNormStatistics, RandomState
+from .state import BatchNormStatistics
 
 
 def recompute(call):
