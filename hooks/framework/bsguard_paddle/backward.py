@@ -210,7 +210,7 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
     why = call.changed_since()
     if why is not None:
         _cannot_recompute(call, why)
-    if call.private is not None and _merged(call, seeds, rest):
+    if call.private is not None and _merged(call, seeds, rest, aside):
         return []
     speculate.learn(call, seeds)
     aside.add(call.parameters)
@@ -244,15 +244,21 @@ def _written_elsewhere(call, seeds):
     return [by_id[id(node)] for node in nodes] if all(id(node) in by_id for node in nodes) else None
 
 
-def _merged(call, seeds, rest):
+def _merged(call, seeds, rest, aside):
     """True if the gradients that were computed ahead are right, and were added. They are gone then, and otherwise too."""
-    right, failure = attempt(lambda: call.private.matches(seeds))
+    whole = call.private.samples == call.inputs.batch
+    right, failure = attempt(lambda: (whole or call.bounds() == call.chunk_bounds) and call.private.matches(seeds))
     if failure is None and right:
+        if not whole:
+            aside.add(call.parameters)
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None:
-            _, failure = attempt(lambda: call.as_recorded(lambda: call.private.merge(rest)))
+            try:
+                _, failure = attempt(lambda: _merge(call, seeds, rest))
+            except chunks.Mismatch:  # of a chunk that was not computed ahead: the others would show it too
+                right = False
             gradients.touched(call.parameters)
-            if failure is not None:
+            if failure is not None or not right:
                 call.spoiled = saved.restore()
         saved = None
     if failure is not None and keep.give_back(failure, native.BACKWARD, call):
@@ -263,6 +269,12 @@ def _merged(call, seeds, rest):
         return False
     call.private = None
     return bool(right)
+
+
+def _merge(call, seeds, rest):
+    call.as_recorded(lambda: call.private.merge(rest))
+    if call.private.samples < call.inputs.batch:
+        chunks.backward(call, seeds, Accumulate(rest), first=call.private.chunks)
 
 
 def _smaller(call, failure):

@@ -50,7 +50,7 @@ def forward(call):
             column.append(leaf.detach() if recorded and is_tensor(leaf) else leaf)
         if thread.hooks != hooks:  # a hook that the forward registers would see what nobody has asked for
             speculate.forbid(call)
-        if call.private is not None and not private.chunk(call, flat, start, stop):
+        if call.private is not None and not keeps and not private.chunk(call, flat, start, stop):
             speculate.forbid(call)
         if call.private is None and private is not None:
             private = None
@@ -84,7 +84,7 @@ def forward(call):
     call.measure.forward_ended()
     if call.holds_more():
         held = sum(graph.bytes for graph in call.kept.values())
-        call.measure.beyond(held if private is None else private.bytes + keep.second_set(call))
+        call.measure.beyond(held if private is None else held + private.bytes + keep.second_set(call))
     return tree.rebuild(first, iter(merged)), own
 
 
@@ -93,12 +93,14 @@ def _ahead(call):
     try:
         kept = keep.graphs(call)
         call.private = speculate.begin(call) if kept < call.pieces and call.mode.records() else None
+        if call.private is not None:
+            kept = int(keep.graph_fits_too(call, call.private.bytes))
     except Exception as error:  # of our own; the chunks do without
         runtime.keep, call.private = "never", None
         why = "nothing is kept for its backward any more: internal error: %s: %s" % (type(error).__name__, error)
         runtime.library.refused(call.site.name, why[:300])
         return 0, None
-    return 0 if call.private is not None else kept, call.private
+    return kept, call.private
 
 
 def _check(flat, outputs, samples):
@@ -153,15 +155,16 @@ def _handed_back(call, flat, given):
     return back
 
 
-def backward(call, seeds, sink):
-    """Back-propagates `seeds` through the call chunk by chunk, into `sink`.
+def backward(call, seeds, sink, first=0):
+    """Back-propagates `seeds` through the call chunk by chunk, into `sink`. first: number of the first chunk, where those
+    before it are done.
 
     Returns [(input, gradient)] for the inputs that need one.
     """
-    return call.as_recorded(lambda: _backward(call, seeds, sink))
+    return call.as_recorded(lambda: _backward(call, seeds, sink, first))
 
 
-def _backward(call, seeds, sink):
+def _backward(call, seeds, sink, first):
     proof, layer = call.proof, call.layer
     statistics = BatchNormStatistics(call.site.batch_norms())
     random_now = RandomState()
@@ -169,11 +172,11 @@ def _backward(call, seeds, sink):
     same_cut = call.chunk_bounds == bounds
     if not same_cut:
         call.drop_kept()
-    kept, measure = call.kept, call.measure if same_cut else None
+    kept, measure = call.kept, call.measure if same_cut and not first else None
     if measure is not None:
         measure.backward_begins(sum(graph.bytes for graph in kept.values()))
     # What was kept goes first, the newest at once, so that it is gone where others need its place.
-    order = sorted(kept, reverse=True) + [number for number in range(len(bounds)) if number not in kept]
+    order = sorted(kept, reverse=True) + [number for number in range(first, len(bounds)) if number not in kept]
     gathered = {}
     again = _Again(call, same_cut)
     present = aside.Present(proof.asides)

@@ -1,5 +1,5 @@
 """What a call in chunks holds from its forward to its backward beyond need, so that the second forward may be left out: the
-graphs of its last chunks, as many as fit, or a private set of gradients (speculate.py).
+graphs of its last chunks, as many as fit, or a private set of gradients (speculate.py) and the graph of the last one.
 
 How many is decided from what the last step of the same size was measured to take, never tried. At the first sign of
 pressure, an OOM anywhere while something is held, all of it is given back before anything is split further: a job never
@@ -164,6 +164,16 @@ def second_set_fits(call, plan):
         return True
     more = second_set(call) + (plan.bytes if plan is not None else 0)
     return room.known() and room.fits(more, available)
+
+
+def graph_fits_too(call, more):
+    """Is there room for the graph of the last chunk beside a second set of gradients? more: bytes of what else is held."""
+    available = free(call)
+    if runtime.keep == "always" or available is None:
+        return True
+    room = room_of(call)
+    between = room.between + room.graph + second_set(call) + more
+    return between <= _MOST * available and between - max(room.between, room.backward) <= room.slack
 
 
 class Graph:

@@ -3,7 +3,8 @@
 In the forward each chunk goes at once through the loss that foresee.py expects and back, into gradients that nobody sees. When
 the true gradient of the outputs arrives at the boundary's own backward, it is compared, element by element, with the one
 that was used. Equal: what was computed is what a second forward and backward would compute, and is added to `.grad` there and
-then, as one gradient for each parameter. Anything else: it is dropped, and the forward runs again.
+then, as one gradient for each parameter. Anything else: it is dropped, and the forward runs again. The last chunk may be
+left out, where its graph is kept for a backward like any other.
 
 Must never: touch `.grad` before that; let an error of its own reach the forward that it goes along with.
 """
@@ -99,7 +100,7 @@ def learn(call, seeds):
 
 
 class Private:
-    """See above. used: {number of an output: [gradient of each chunk]}."""
+    """See above. used: {number of an output: [gradient of each chunk]}; chunks, samples: of how many, the first ones."""
 
     def __init__(self, call, plan):
         self._plan = plan
@@ -110,6 +111,8 @@ class Private:
         self._looked = False
         self.used = {index: [] for term in plan.terms for index in term.outputs}
         self.bytes = plan.bytes
+        self.chunks = self.samples = 0
+        self._outputs = call.proof.outputs
 
     def chunk(self, call, flat, start, stop):
         """Runs one chunk's loss and backward. False: it cannot be done, for good; the outputs are as they were."""
@@ -152,6 +155,7 @@ class Private:
                 if gradient.is_selected_rows():
                     return False
                 self._add(number, gradient)
+        self.chunks, self.samples = self.chunks + 1, stop
         return True
 
     def _add(self, number, gradient):
@@ -193,7 +197,7 @@ class Private:
                             true = paddle.slice(true, [0], [low], [high])
                         each.append(foresee.same(foresee.wide(part), foresee.wide(true), true.dtype).reshape([1]))
                         low = high
-                    good = good and low == seeds[index].shape[0]
+                    good = good and low == self._outputs[index].rows(0, self.samples)[1]
                 for index, seed in self._plan.direct.items():
                     each.append(foresee.same(foresee.wide(seed), foresee.wide(seeds[index]), seed.dtype).reshape([1]))
                 good = good and bool(paddle.concat(each).all().item())

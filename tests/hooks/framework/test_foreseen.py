@@ -55,3 +55,6 @@ def test_as_plain_paddle(case, results):
         if case != "batch_norm" and said != "exception":  # its statistics are those of each chunk
             assert apart <= exactness.EXACT, (way, apart)
     assert (ways["3"]["foreseen"] > 0) == (case not in NOT_FORESEEN), ways["3"]["foreseen"]
+    if case == "cross_entropy":  # 8 samples
+        assert ways["3"]["ahead"] == 2 * ways["3"]["foreseen"]  # the graph of the last of three is kept
+        assert ways["backward"]["ahead"] == 2 * ways["backward"]["foreseen"] > 0  # both of two

@@ -9,7 +9,7 @@ end and its peak, drawn by the case's name. The last needs SCRIPT to call each o
 its networks.
 
 OUT gets {case: {way: {"result": ..., "said": [...], "peak": bytes, "outputs": bytes, "copies": bytes,
-"ooms": N}}}; said: the events of
+"ooms": N, "foreseen": steps, "ahead": chunks in them}}}; said: the events of
 that way that name a class or a refusal, as (type, class or "", why). peak: the driver's, above what was used before.
 outputs: of all boundaries at once, at their highest, as the device rounds them. copies: likewise, of gradients to which a
 backward is about to add. ooms: how often memory ran out for good.
@@ -101,16 +101,19 @@ class Keeping:
 
     def __init__(self, runtime, keep, speculate):
         self._runtime, self._most = runtime, 0
-        self._merged = 0
+        self._merged, self._chunks = 0, 0
         merge = speculate.Private.merge
 
         def counting(private, rest):
             self._merged += 1
+            self._chunks += private.chunks
             merge(private, rest)
 
         speculate.Private.merge = counting
         graphs = keep.graphs
         keep.graphs = lambda call: min(self._most, graphs(call))
+        fits_too = keep.graph_fits_too
+        keep.graph_fits_too = lambda call, more: self._most > 0 and fits_too(call, more)
 
     def start(self, way):
         """Memory decides in the way that is named after it, and elsewhere the way."""
@@ -118,9 +121,9 @@ class Keeping:
         self._most = 1 << 20 if way == "memory" else {"2": 1, "3": 1, "4": 4}.get(way, 0)
 
     def merged(self):
-        """In how many steps since the last call the loss was foreseen."""
-        merged, self._merged = self._merged, 0
-        return merged
+        """In how many steps since the last call the loss was foreseen, and of how many chunks in them together."""
+        found, self._merged, self._chunks = (self._merged, self._chunks), 0, 0
+        return found
 
 
 class Device:
@@ -248,7 +251,7 @@ def main(script, out, *rest):
         result = None
         gc.collect()
         found["said"] = events.new() if events is not None else []
-        found["foreseen"] = keeping.merged() if told is not None else 0
+        found["foreseen"], found["ahead"] = keeping.merged() if told is not None else (0, 0)
         found["ooms"] = events.ooms if events is not None else 0
         return found
 
