@@ -72,7 +72,7 @@ def _through(calls, tensors, grads, retain_graph, rest, aside):
     if reach.known and (is_done(reach) or any(call.consumed and _reached(call, reach) for call in calls)):
         _refuse_second(tensors[0])
     only_leaves = reach.only(leaves)
-    _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves)
+    _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves, aside)
     if not only_leaves:
         gradients.untouched_but([p for call in calls for p in call.parameters if p not in reach])
     reached = []
@@ -111,13 +111,13 @@ def _reached(call, reach):
     return any(leaf is not None and leaf in reach for leaf in call.leaves)
 
 
-def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
+def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves, aside):
     """From the user's tensors down to the leaves. The graph is kept while a call will hand a gradient on through it, and
     while an inner graph is held that it may reach into by another way (a tensor kept aside in forward), or that could
     be dropped for it. It stays in memory as long as the user holds the loss, so the last only where memory is short.
 
     Where it is short because of other processes the graph is kept for a second try too, as long as they are waited for."""
-    written = [] if only_leaves else _written(calls, reach)
+    written = [] if only_leaves else _written(calls, reach, aside)
     if keep.holds() and written is None and arming.is_short(calls):
         keep.drop()  # what could not be tried again must not run out of memory for it
     short = written is not None and arming.is_short(calls)
@@ -152,15 +152,16 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves):
         tries.wait()
 
 
-def _written(calls, reach):
+def _written(calls, reach, aside):
     """The parameters that the user's part adds to by itself, as a penalty on weights does; None where it may write to
-    anything else beside the leaves, or where somebody is told of each gradient and would be told twice."""
+    anything else beside the leaves, or where somebody is told of each gradient and would be told twice. aside: the hooks in
+    it are told once, at the end."""
     leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
     found = {id(p): p for call in calls for p in call.parameters if p in reach}
     written = list(found.values())
     if not reach.only(leaves + written):
         return None
-    if any(gradients.has_hooks(p) or gradients.has_engine_hook(p) for p in written):
+    if any((gradients.has_hooks(p) and not aside.holds(p)) or gradients.has_engine_hook(p) for p in written):
         return None
     return written
 

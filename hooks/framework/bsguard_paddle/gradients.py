@@ -180,6 +180,10 @@ class HooksAside:
                 self._kept.append(_Kept(parameter, hooks))
                 self._kept[-1].begin()
 
+    def holds(self, parameter):
+        """True if the hooks of this one are set aside."""
+        return any(kept.parameter is parameter for kept in self._kept)
+
     def _put_back(self):
         kept, self._kept = self._kept, []
         return [(one.parameter, one.end()) for one in kept]

@@ -125,10 +125,12 @@ ACCIDENT = """
         return [made.stop_gradient, float(first.weight.grad.abs().sum()), float(second[0].weight.grad.abs().sum())]
 
 
-    def penalised(accident):
+    def penalised(accident, hook=None):
         '''A loss that adds to the weights by itself runs out in its backward, which adds to a gradient.'''
         paddle.seed(1)
         net = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 1))
+        if hook is not None:
+            net[0].weight.register_hook(hook)
         x = (paddle.arange(64 * 64).astype("float64").reshape([64, 64]) / 1e3).sin()
         for second in (False, True):
             loss = net(x).square().mean() + 0.1 * (net[0].weight ** 2).sum() + (net[2].weight ** 2).sum()
@@ -139,9 +141,13 @@ ACCIDENT = """
         return [float((p.grad * p.grad.sin()).sum()) for p in net.parameters()]
 
 
+    def hooked(accident):
+        return penalised(accident, lambda gradient: gradient / (1 + gradient.abs().sum()))  # of the whole gradient, once
+
+
     print(json.dumps([
         *(train(*case, accident) for case in ((64, 0), (1, 0), (64, 1)) for accident in (0, 1)),
-        *(function(accident) for function in (chained, penalised) for accident in (0, 1)),
+        *(function(accident) for function in (chained, penalised, hooked) for accident in (0, 1)),
     ]))
     """
 
@@ -152,11 +158,12 @@ def test_an_accident_in_what_cannot_be_split(run_job):
     job = run_job(ACCIDENT, env={"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"})
     assert job.returncode == 0, job
     rows, accident, one, accident_of_one, _, counted, *more = job.result
-    chain, accident_in_chain, penalised, accident_in_penalty = more
+    chain, accident_in_chain, penalised, accident_in_penalty, hooked, accident_with_hook = more
     assert rows == accident and one == accident_of_one and counted == "MemoryError", job
     assert accident_in_chain == pytest.approx(chain, rel=1e-12), job
     assert accident_in_penalty == pytest.approx(penalised, rel=1e-10), job
-    assert len(job.events_of("applied")) == 1, job
+    assert accident_with_hook == pytest.approx(hooked, rel=1e-10) != penalised, job
+    assert len(job.events_of("applied")) == 2, job
     assert [event["what"] for event in job.events_of("retried")] == [
         *("the forward", "the backward", "the backward"),
         *("the forward", "the backward", "the backward of the loss"),
