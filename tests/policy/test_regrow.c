@@ -217,6 +217,41 @@ TEST(a_neighbours_spike_is_over_when_it_is_over) {
   CHECK_INT(job.ooms, met);
 }
 
+/* Whatever the rhythm in which a neighbour takes half of the device and gives it back: the sizes do not follow it for
+ * ever, since each try that failed makes the next one wait twice as long; nor do they stay small where it stays away
+ * for long. */
+TEST(a_neighbours_rhythm_makes_no_storm_of_decisions) {
+  enum { STEPS = 6000 };
+  static const int halves[] = {1, 2, 3, 5, 8, 13, 40, 100, 400, 0}; /* steps with, and as many without; 0: by chance */
+
+  for (size_t h = 0; h < sizeof halves / sizeof *halves; h++) {
+    struct model m = {.fixed = 1e9, .per_element = 7e9 / (32 * 100.0), .noise = 0.002}; /* 8 GB whole, of 10 or 5 */
+    int64_t changes = 0, before = 0, whole = 0, room = 0, came = 0;
+    bool there = false;
+
+    start(h + 1);
+    for (int i = 0; i < STEPS; i++) {
+      bool was = there;
+      there = halves[h] ? i / halves[h] % 2 == 0 : uniform() < 0.1 ? !there : there;
+      came += there && !was;
+      m.capacity = there ? 5e9 : 1e10;
+      struct bsg_split now = step(&m, 32, 100);
+      changes += before && now.micro_batch != before;
+      before = now.micro_batch;
+      whole += !there && now.accumulation_steps == 1;
+      room += !there;
+    }
+    if (job.ooms > came + 2 || changes > 2 * job.ooms || (halves[h] < 40 && changes > STEPS / 100))
+      fprintf(stderr, "%d steps with and without: %lld changes, %lld OOMs, it came %lld times\n", halves[h],
+              (long long)changes, (long long)job.ooms, (long long)came);
+    CHECK(job.ooms <= came + 2 && changes <= 2 * job.ooms);
+    if (halves[h] < 40)
+      CHECK(changes <= STEPS / 100);
+    else
+      CHECK(whole >= room * 9 / 10);
+  }
+}
+
 TEST(a_spike_of_ones_own_is_over_when_it_is_over) {
   struct model m = {.capacity = 1e10, .fixed = 1e9};
   struct bsg_split split;
