@@ -263,16 +263,20 @@ class Grammar:
 
 
 class Network(nn.Layer):
-    """A chain, and a head that decides what comes out. loss: of what is computed inside, None where nothing is."""
+    """A chain, and a head that decides what comes out. loss: of what is computed inside, None where nothing is. unseen:
+    weights that are no layer's; the output is multiplied by each."""
 
-    def __init__(self, chain, width, head, inside):
+    def __init__(self, chain, width, head, inside, unseen):
         super().__init__()
         self.chain, self.head = nn.Sequential(*chain), nn.Linear(width, 3)
         self._head, self._inside = head, inside
+        self.unseen = unseen
 
     def forward(self, x, label=None):
         hidden = self.chain(x)
         out = self.head(hidden)
+        for weight in self.unseen:
+            out = out * weight
         if self._inside == "mean":
             return F.cross_entropy(out, label), out
         if self._inside == "sum":
@@ -328,7 +332,12 @@ class Job:
         self.head = g.choose("bare", "bare", "dict", "tuple", "twice", "parameter", "input", "penalty")
         if self.ids and self.head == "input":
             self.head = "bare"
-        self.net = Network([*chain, *more], width, self.head, self.inside)
+        self.unseen = []
+        if random.Random("unseen %d" % seed).random() < 0.15:  # drawn apart, so that a seed is otherwise what it was
+            g.say("a weight in a list")
+            start = nn.initializer.Constant(0.8)
+            self.unseen = [paddle.create_parameter([1], "float64", default_initializer=start)]
+        self.net = Network([*chain, *more], width, self.head, self.inside, self.unseen)
         g.say("head %s, loss inside %s" % (self.head, self.inside))
         self.loss = g.choose("cross entropy", "sum", "contrastive", "by sample", "with weights", "twice")
         self.loop = g.choose(
@@ -415,7 +424,7 @@ class Job:
         if self.loop == "chain" and not self.ids:
             self.before = nn.Linear(self.shape[-1], self.shape[-1])
             networks.append(self.before)
-        weights = [p for network in networks for p in network.parameters()]
+        weights = [p for network in networks for p in network.parameters()] + self.unseen
         optimizer = self.optimizer(0.05, parameters=weights, grad_clip=self.clip)
         gradients = []
         for step in range(2):
