@@ -149,7 +149,8 @@ class Private:
                 return False
         found = runtime.paddle.grad(roots, self._parameters, parts, retain_graph=False, allow_unused=True)
         with runtime.paddle.no_grad():
-            for number, gradient in enumerate(found):
+            for number in range(len(found)):
+                gradient, found[number] = found[number], None  # its memory is free for the next sum
                 if gradient is None or not gradient._is_initialized():
                     continue
                 if gradient.is_selected_rows():
