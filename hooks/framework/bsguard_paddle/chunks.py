@@ -94,7 +94,7 @@ def _ahead(call):
         kept = keep.graphs(call)
         call.private = speculate.begin(call) if kept < call.pieces and call.mode.records() else None
         if call.private is not None:
-            kept = int(keep.graph_fits_too(call, call.private.bytes))
+            kept = int(call.pieces > 1 and keep.graph_fits_too(call, call.private.bytes))
     except Exception as error:  # of our own; the chunks do without
         runtime.keep, call.private = "never", None
         why = "nothing is kept for its backward any more: internal error: %s: %s" % (type(error).__name__, error)
