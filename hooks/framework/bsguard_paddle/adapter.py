@@ -104,6 +104,7 @@ def _install(paddle, before):
         inplace,
         loader,
         named,
+        operations,
         partial,
         peaks,
         places,
@@ -131,6 +132,8 @@ def _install(paddle, before):
     core.eager.run_partial_grad = partial.run_partial_grad
     named.watch(library.option("BSGUARD_BOUNDARY"))
     runtime.guarding = True
+    if runtime.arm == "always":
+        operations.watch()  # else from the first armed step on; what a script makes before it can be made twice as well
     _attach(paddle)
     _fail_fast(paddle)
 

@@ -204,3 +204,28 @@ def test_nothing_is_left_of_a_failed_paddle_grad(run_job):
     """Paddle keeps the graph of one that failed until the next has run: eight activations of 128 KiB."""
     job = run_job(LEFT, env={"FLAGS_free_idle_chunk": "1", "BSGUARD_ARM": "never"})
     assert job.result == [True, 0], job
+
+
+BEFORE_THE_FIRST_STEP = """
+    import ctypes, json
+    import paddle
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    paddle.set_device("gpu")
+    paddle.seed(1)
+    drawn = float(paddle.rand([64]).sum())
+    paddle.seed(1)
+    driver.simgpu_fail_at(1, 4)
+    again = float(paddle.rand([64]).sum())
+    driver.simgpu_fail_at(1, 4)
+    made = paddle.full([64], 2.0)
+    print(json.dumps([drawn == again, float(made.sum())]))
+    """
+
+
+def test_what_a_script_makes_before_its_first_step(run_job):
+    """An operator is tried again there too, where every step is armed; a random one draws the same numbers."""
+    job = run_job(BEFORE_THE_FIRST_STEP, env={"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"})
+    assert job.result == [True, 128.0], job
+    assert len(job.events_of("retried")) == 2, job
