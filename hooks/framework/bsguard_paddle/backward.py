@@ -291,7 +291,11 @@ def _once_more(call, seeds, rest):
         return chunks.backward(call, seeds, Accumulate(rest))
     try:
         whole.recompute(call)
-        return _whole(call, seeds, False, rest)
+        try:
+            return _whole(call, seeds, False, rest)
+        except Exception:
+            gradients.zero(_written_elsewhere(call, seeds) or [])
+            raise
     finally:
         call.drop_graph()
 

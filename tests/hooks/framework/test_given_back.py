@@ -229,3 +229,63 @@ def test_what_a_script_makes_before_its_first_step(run_job):
     job = run_job(BEFORE_THE_FIRST_STEP, env={"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"})
     assert job.result == [True, 128.0], job
     assert len(job.events_of("retried")) == 2, job
+
+
+WEIGHT_IN_A_LIST = """
+    import ctypes, json, sys
+    import paddle
+    from paddle import nn
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    paddle.set_device("gpu")
+    paddle.set_default_dtype("float64")
+
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(64, 128), nn.Linear(128, 1)
+            self.scale = [paddle.create_parameter([128], "float64", default_initializer=nn.initializer.Constant(1.5))]
+
+        def forward(self, x):
+            return self.last(Refusing.apply(paddle.tanh(self.first(x))) * self.scale[0])
+
+
+    class Refusing(paddle.autograd.PyLayer):
+        '''Refuses memory in the backward, when the weight in the list has its gradient.'''
+
+        tries = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1.0
+
+        @staticmethod
+        def backward(ctx, gradient):
+            Refusing.tries += 1
+            if Refusing.tries <= int(sys.argv[1]):
+                driver.simgpu_fail_at(1, 4)
+            return gradient * 1.0
+
+
+    paddle.seed(1)
+    net = Net()
+    x = (paddle.arange(16 * 64).astype("float64").reshape([16, 64]) / 1e3).sin()
+    net(x).square().mean().backward()
+    driver.simgpu_fail_at(0, 0)
+    print(json.dumps([float((w.grad * w.grad.sin()).sum()) for w in [*net.parameters(), *net.scale]] + [Refusing.tries]))
+    """
+
+
+def test_a_weight_that_no_layer_knows_of_gets_its_gradient_once(run_job):
+    """A backward that fails half-way, when the weight has its gradient already, is tried once more as it was."""
+    *expected, tries = run_job(WEIGHT_IN_A_LIST, "0", preload=False).result
+    assert tries == 1
+    env = {"BSGUARD_ARM": "always", "FLAGS_free_idle_chunk": "1"}
+    job = run_job(WEIGHT_IN_A_LIST, "1", env=env)
+    assert job.returncode == 0, job
+    *gradients, tries = job.result
+    assert tries == 2 and gradients == pytest.approx(expected, rel=1e-10), job
+    job = run_job(WEIGHT_IN_A_LIST, "2", env=env)
+    assert job.returncode == 1 and "MemoryError" in job.stderr, job
