@@ -12,7 +12,7 @@ def demo(run_plain, repo, folder, *arguments, timeout=280):
 
 
 @pytest.mark.paddle
-@pytest.mark.parametrize("fraction", ["0.8", "0.5", "0.3"])
+@pytest.mark.parametrize("fraction", ["0.8", "0.5", pytest.param("0.3", marks=pytest.mark.slow_on_26)])
 def test_rescue(run_plain, repo, tmp_path, fraction):
     if fraction == "0.5" and importlib.metadata.version("paddlepaddle").startswith("2."):
         pytest.skip("between 0.3 and 0.8, and on the simulated GPU a Paddle that tells no peaks is slow to grow back")

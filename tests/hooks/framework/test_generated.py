@@ -47,6 +47,7 @@ def check(run_job, tmp_path, seeds, ways):
     return exact, ooms, rescued
 
 
+@pytest.mark.slow_on_26
 def test_seeds(run_job, tmp_path):
     """The first 40, or those of BSG_SEEDS, in every way; most of what can be exact is."""
     seeds = os.environ.get("BSG_SEEDS", "").split() or [str(seed) for seed in range(40)]
@@ -56,6 +57,7 @@ def test_seeds(run_job, tmp_path):
         assert exact > 120, exact
 
 
+@pytest.mark.slow_on_26
 def test_random_memory(run_job, tmp_path):
     """The first 20 with as much memory as chance gives, between what they hold at their end and their peak."""
     seeds = [f"{seed}x{TIMES}" for seed in range(20)]
