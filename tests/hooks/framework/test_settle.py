@@ -12,6 +12,7 @@ import pytest
 JOB = pathlib.Path(__file__).parent / "jobs" / "training.py"
 SIZE = ("--dtype", "float32", "--batch", "64")
 _whole = {}
+pytestmark = pytest.mark.slow_on_26
 
 
 @pytest.fixture
@@ -84,7 +85,6 @@ def test_a_job_that_never_runs_out_leaves_no_store(run_job, tmp_path, whole):
     assert not (job.folder / "state").exists()
 
 
-@pytest.mark.slow_on_26
 def test_a_spike_is_over_when_it_is_over(run_job):
     """Memory is short for a few steps, since something else of the job holds most of it; then it is back."""
     job = run_job(

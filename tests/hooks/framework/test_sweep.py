@@ -11,7 +11,12 @@ import pytest
 
 from benchmarks import soak, sweep, verdict
 
-pytestmark = [pytest.mark.paddle, pytest.mark.timeout(900), pytest.mark.xdist_group("sweep")]
+pytestmark = [
+    pytest.mark.paddle,
+    pytest.mark.slow_on_26,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("sweep"),
+]
 
 SOME = [
     # model, kind, every which point
