@@ -43,7 +43,7 @@ def make_transformer():
 
 
 def make_resnet18():
-    network, batch = rescue_worker.make_resnet18()
+    network, batch = rescue_worker.make_resnet18(0.0)
     return network, batch[:BATCH]
 
 
