@@ -1,41 +1,14 @@
 """The state of random generators, so that what a forward has drawn can be drawn once more: Paddle's, NumPy's and Python's."""
 
-import ctypes
 import random
 import sys
 
 from .runtime import paddle_of
 
-_MT19937_BYTES = 624 * 4 + 4  # of NumPy's struct: its key, and the position in it
-_HAS_GAUSS = 3  # in numpy.random.get_state(): a second normal number lies ready
-_last = (0, b"", None)  # NumPy's generator, its bytes and its whole state, as they were at the last look
-
 
 def _numpy_state():
-    """numpy.random.get_state(), which takes 40 microseconds, where the generator is not just as it was at the last look."""
-    global _last
     numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    address = _numpy_address(numpy)
-    raw = ctypes.string_at(address, _MT19937_BYTES) if address else b""
-    known, then, state = _last
-    # A number that lay ready is taken without a trace in these bytes.
-    if raw and address == known and raw == then and not state[_HAS_GAUSS]:
-        return state
-    state = numpy.random.get_state()
-    unmoved = address and raw == ctypes.string_at(address, _MT19937_BYTES)  # by another thread
-    _last = (address, raw, state) if unmoved else (0, b"", None)
-    return state
-
-
-def _numpy_address(numpy):
-    """Where NumPy's global generator has its state; 0 where it is of another kind, or NumPy another than those known."""
-    try:
-        generator = numpy.random.mtrand._rand._bit_generator
-        return generator.ctypes.state_address if type(generator).__name__ == "MT19937" else 0
-    except AttributeError:
-        return 0
+    return None if numpy is None else numpy.random.get_state()
 
 
 class Generators:
