@@ -10,6 +10,7 @@ import sys
 import traceback
 
 from . import evidence
+from .state import Mode
 
 # Paddle's own words, in whatever exception they come: on a device, or (last) beneath another exception's text.
 _PADDLE = ("Out of memory error on", "out of memory error on", "ResourceExhausted")
@@ -96,11 +97,16 @@ class Failure:
 
 def attempt(function):
     """(result, None), or (None, Failure) where it ran out of device memory. Other exceptions pass, and so does one that was
-    given up already."""
+    given up already.
+
+    What is tried next finds the settings of now: out of a backward that recomputes by saved tensors Paddle comes with
+    gradients off, and then the rest of the job would train nothing."""
+    mode = Mode.now()
     try:
         return function(), None
     except Exception as error:
         if not is_oom(error) or getattr(error, "_bsguard_reported", False):
             raise
         failure = Failure(error)
+        mode.restore()
     return None, failure

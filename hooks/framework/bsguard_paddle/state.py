@@ -70,6 +70,13 @@ class Mode:
         for name, value in values.items():
             setattr(tracer, name, value)
 
+    def restore(self):
+        """Sets the tracer to these: an exception may have left it otherwise."""
+        tracer = paddle_of().base.framework._dygraph_tracer()
+        self._write(tracer, self._values)
+        if self._operators is not None:
+            tracer._set_amp_op_list(*self._operators)
+
     def records(self):
         """True if gradients were recorded."""
         return bool(self._values["_has_grad"])
