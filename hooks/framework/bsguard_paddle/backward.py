@@ -8,7 +8,7 @@ gradient get theirs once, and with it the calls before it.
 from . import arming, boundary, chunks, gradients, keep, loss, native, neighbours, ranks, speculate, whole
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
-from .graph import Reach, accumulation_nodes, node_of
+from .graph import Reach, accumulation_nodes, holds_kind, node_of
 from .oom import attempt
 from .rescue import shrink, went_through
 from .runtime import inside, note_phase, runtime, thread
@@ -89,6 +89,7 @@ def _through(calls, tensors, grads, retain_graph, rest, aside):
             earlier = calls[: calls.index(call)]
             more = retain_graph or any(other.inner is not None or other.hands_on for other in earlier)
             _hand_on(joints, more, rest)
+            _note_added([original for original, _ in joints])
         joints = None
         seeds = None
         call.clear_seeds()
@@ -197,6 +198,7 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
             joints, failure = attempt(lambda: _whole(call, seeds, retain_graph, rest))
             gradients.touched(call.parameters)
             if failure is None:
+                _note_added(_roots(call, seeds))
                 return joints
             elsewhere = _written_elsewhere(call, seeds)
             call.drop_graph()
@@ -238,11 +240,26 @@ def _written_elsewhere(call, seeds):
     layer keeps in a list of its own, say. None where one is not known to have held only zeros before."""
     known = [node_of(leaf) for leaf in call.parameters + [leaf for _, leaf in call.joints]]  # kept: ids stay valid
     mine = {id(node) for node in known}
-    roots = [tensor for tensor, seed in zip(call.inner, seeds) if seed is not None]
-    nodes = [node for node in accumulation_nodes(roots) if id(node) not in mine]
+    nodes = [node for node in accumulation_nodes(_roots(call, seeds)) if id(node) not in mine]
     zeroed = [(node_of(parameter), parameter) for parameter in gradients.zeroed()] if nodes else []
     by_id = {id(node): parameter for node, parameter in zeroed}
     return [by_id[id(node)] for node in nodes] if all(id(node) in by_id for node in nodes) else None
+
+
+def _roots(call, seeds):
+    """Where a backward of the graph that is held begins."""
+    return [tensor for tensor, seed in zip(call.inner, seeds) if seed is not None]
+
+
+def _note_added(roots):
+    """A backward from these has run: what it has added to holds more than zeros now, whoever's it is."""
+    zeroed = gradients.zeroed()
+    if zeroed:
+        nodes = accumulation_nodes(roots)  # kept: ids stay valid
+        reached = {id(node) for node in nodes}
+        # What a PyLayer's own backward adds to does not show.
+        opaque = holds_kind(roots, "PyLayer")
+        gradients.touched([parameter for parameter in zeroed if opaque or id(node_of(parameter)) in reached])
 
 
 def _merged(call, seeds, rest, aside):

@@ -9,6 +9,7 @@ import ctypes
 import sys
 
 _MOST_NODES = 4000
+_LEAF = "GradNodeAccumulation"
 
 _give_back = ctypes.pythonapi.Py_DecRef
 _give_back.argtypes, _give_back.restype = [ctypes.py_object], None
@@ -43,33 +44,27 @@ def _measure(tensor, node):
     return surplus
 
 
-def accumulation_nodes(roots):
-    """The nodes at which a backward from `roots` would accumulate into a leaf. Walks the whole graph."""
-    found, seen = [], {}
-    stack = [node for node in map(node_of, roots) if node is not None]
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
-            if node.name() == "GradNodeAccumulation":
-                found.append(node)
-            else:
-                stack.extend(following for following in node.next_functions if following is not None)
-    return found
-
-
-def holds_kind(roots, kind):
-    """True if the name of any node that a backward from `roots` runs through has `kind` in it. Walks the whole graph."""
+def _walk(roots):
+    """Each node that a backward from `roots` runs through, once. All are kept alive meanwhile."""
     seen = {}
     stack = [node for node in map(node_of, roots) if node is not None]
     while stack:
         node = stack.pop()
         if id(node) not in seen:
             seen[id(node)] = node
-            if kind in node.name():
-                return True
-            stack.extend(following for following in node.next_functions if following is not None)
-    return False
+            yield node
+            if node.name() != _LEAF:
+                stack.extend(following for following in node.next_functions if following is not None)
+
+
+def accumulation_nodes(roots):
+    """The nodes at which a backward from `roots` would accumulate into a leaf. Walks the whole graph."""
+    return [node for node in _walk(roots) if node.name() == _LEAF]
+
+
+def holds_kind(roots, kind):
+    """True if the name of any node that a backward from `roots` runs through has `kind` in it. Walks the whole graph."""
+    return any(kind in node.name() for node in _walk(roots))
 
 
 class Reach:
@@ -91,7 +86,7 @@ class Reach:
             if len(seen) > _MOST_NODES:
                 self.known = False
                 break
-            if node.name() == "GradNodeAccumulation":
+            if node.name() == _LEAF:
                 self.nodes[id(node)] = node
                 continue
             stack.extend(following for following in node.next_functions if following is not None)
