@@ -264,15 +264,18 @@ def _note_added(roots):
 
 def _merged(call, seeds, rest, aside):
     """True if the gradients that were computed ahead are right, and were added. They are gone then, and otherwise too."""
-    whole = call.private.samples == call.inputs.batch
-    right, failure = attempt(lambda: (whole or call.bounds() == call.chunk_bounds) and call.private.matches(seeds))
+    private = call.private
+    whole = private.samples == call.inputs.batch
+    right, failure = attempt(lambda: (whole or call.bounds() == call.chunk_bounds) and private.matches(seeds))
     if failure is None and right:
         if not whole:
             aside.add(call.parameters)
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
+        if failure is None and call.private is not private:
+            return False  # given back, to make room for what is saved
         if failure is None:
             try:
-                _, failure = attempt(lambda: _merge(call, seeds, rest))
+                _, failure = attempt(lambda: _merge(call, private, seeds, rest))
             except chunks.Mismatch:  # of a chunk that was not computed ahead: the others would show it too
                 right = False
             gradients.touched(call.parameters)
@@ -289,10 +292,10 @@ def _merged(call, seeds, rest, aside):
     return bool(right)
 
 
-def _merge(call, seeds, rest):
-    call.as_recorded(lambda: call.private.merge(rest))
-    if call.private.samples < call.inputs.batch:
-        chunks.backward(call, seeds, Accumulate(rest), first=call.private.chunks)
+def _merge(call, private, seeds, rest):
+    call.as_recorded(lambda: private.merge(rest))
+    if private.samples < call.inputs.batch:
+        chunks.backward(call, seeds, Accumulate(rest), first=private.chunks)
 
 
 def _smaller(call, failure):
