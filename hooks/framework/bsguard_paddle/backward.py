@@ -5,7 +5,7 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, boundary, chunks, gradients, keep, loss, native, neighbours, ranks, speculate, whole
+from . import arming, boundary, chunks, gradients, keep, loss, native, neighbours, nested, ranks, speculate, whole
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach, accumulation_nodes, holds_kind, node_of
@@ -25,7 +25,9 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
     """Stands in for core.eager.run_backward."""
     if thread.trial:
         raise RuntimeError("its forward runs a backward of its own")
-    if thread.inside or not runtime.guarding:
+    if thread.inside:
+        return nested.run_backward(tensors, grads, retain_graph, *rest)
+    if not runtime.guarding:
         return runtime.run_backward(tensors, grads, retain_graph, *rest)
     phase_before = runtime.library.set_phase(native.BACKWARD)
     try:

@@ -217,7 +217,7 @@ class _Kept:
             hook.set_aside()
         self._marker = _Hook.register(self.parameter, self._mark)
         if self._before is not _ABSENT:
-            runtime.paddle.base.core.eager.Tensor.clear_gradient(self.parameter, True)
+            blank(self.parameter)
 
     def _mark(self, gradient):
         self._arrived = True
@@ -230,7 +230,7 @@ class _Kept:
         if self._before is _ABSENT:
             release(self.parameter)
         elif self._before is _ZERO:
-            runtime.paddle.base.core.eager.Tensor.clear_gradient(self.parameter, True)
+            blank(self.parameter)
         else:
             grad_of(self.parameter).copy_(self._before, True)
         touched([self.parameter])
@@ -251,6 +251,11 @@ def grad_of(tensor):
 def release(tensor):
     """Drops `.grad` altogether."""
     runtime.paddle.base.core.eager.Tensor.clear_gradient(tensor, False)
+
+
+def blank(parameter):
+    """Zeros in the place of a gradient, without noting it."""
+    runtime.paddle.base.core.eager.Tensor.clear_gradient(parameter, True)
 
 
 def touched(parameters=None):

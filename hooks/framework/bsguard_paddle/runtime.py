@@ -19,6 +19,8 @@ class _Thread(threading.local):
     collective = None  # name of the last one that ran below a boundary
     updating = 0  # > 0 in an optimizer's step and where gradients are unscaled
     writes = 0  # operators of updates that write to what they are given, begun so far (inplace.py)
+    nested = 0  # backwards inside of a backward so far
+    watch = None  # nested.Watch that is entered
     inside = 0  # > 0 below a boundary, in a backward or in a trial: Layer calls are Paddle's own there
 
 

@@ -6,13 +6,18 @@ together and apart, down to the smaller weights, and what arrives is compared by
 weight, which add up where gradients do. `.grad` is not touched.
 """
 
-from . import tree
+from . import nested, tree
 from .call import one_backward
-from .graph import accumulation_nodes, node_of
-from .oom import is_oom
-from .runtime import inside, is_tensor, runtime
+from .graph import accumulation_nodes, holds_kind, node_of
+from .oom import Failure, is_oom
+from .runtime import inside, is_tensor, reclaim, runtime
+from .trial import NO_MEMORY
 
-_MOST_ELEMENTS = 4 << 20  # of all weights looked at, smallest first: they and their gradients are copied to the host
+# Elements of all weights looked at, smallest first: they and their gradients are copied to the host. Fewer where memory is
+# short.
+_MOST_ELEMENTS = (4 << 20, 1 << 16, 1)
+_OUTSIDER = "it uses a weight that is not among its parameters"
+_NOT_COMPARED = "gradients not compared"
 _FLOOR = 1e-4  # of the largest gradient: below it a gradient is taken as rounding
 
 
@@ -30,14 +35,14 @@ class _Pull:
     """Gradients of some weights from one backward, as numbers that add up. rows: sum, product with the weight."""
 
     def __init__(self, found, weights):
-        """weights: [their elements, by _on_host()]."""
+        """found: the parts of each gradient, None for one that is not there; weights: [their elements, by _on_host()]."""
         import numpy
 
         table = numpy.zeros([len(weights), 4])
-        for row, gradient, w in zip(table, found, weights):
-            if gradient is None or not gradient._is_initialized() or gradient.is_selected_rows():
+        for row, parts, w in zip(table, found, weights):
+            g = sum(_on_host(part) for part in parts if _is_there(part))
+            if isinstance(g, int):
                 continue
-            g = _on_host(gradient)
             norm = float(g.dot(g)) ** 0.5
             row[:] = g.sum(), g.dot(w), norm * w.size**0.5, norm * float(w.dot(w)) ** 0.5
         self.rows, self.scales = table[:, :2], table[:, 2:]
@@ -47,33 +52,68 @@ class _Pull:
         return not self.scales.any()
 
 
+def _is_there(gradient):
+    return gradient is not None and gradient._is_initialized() and not gradient.is_selected_rows()
+
+
 def check(layer, inputs, proof, forward, size, rows, tolerance):
     """None if gradients of samples 0..size-1 and size..rows-1 add up to those of both; else what was seen.
 
     forward(start, stop): the outputs of samples start..stop-1 with a graph. Outputs that were the same in every trial
-    are put right where they turn out to be a mean or a sum.
+    are put right where they turn out to be a mean or a sum. Where there is no memory for any gradient, the proof's reasons
+    say so.
     """
+    pulls = None
+    try:
+        for most in _MOST_ELEMENTS:
+            pulls, failed = _tried(lambda m=most: _all_pulls(layer, forward, proof, size, rows, m))
+            if not failed:
+                return _judged(pulls, proof, size / rows, tolerance)
+        known, failed = _tried(lambda: _shown_closed(layer, forward))
+    except nested.Outsider:
+        return _OUTSIDER
+    if failed or not known:
+        return NO_MEMORY
+    proof.reasons.append(_NOT_COMPARED)
+    return None
+
+
+def _tried(function):
+    """(function(), False), or (None, True) where it ran out of memory."""
+    try:
+        return function(), False
+    except Exception as error:
+        if not is_oom(error):
+            raise
+        Failure(error)  # lets go of what the traceback holds
+    reclaim()
+    return None, True
+
+
+def _all_pulls(layer, forward, proof, size, rows, most):
     weights, elements = [], 0
     for weight in sorted((p for p in layer.parameters() if not p.stop_gradient), key=lambda p: p.size):
         elements += weight.size
-        if weights and elements > _MOST_ELEMENTS:
+        if weights and elements > most:
             break
         weights.append(weight)
-    try:
-        values = [_on_host(weight) for weight in weights]
-        pulls = [
-            _pulls(layer, forward, proof, (weights, values), start, stop, rows)
-            for start, stop in ((0, rows), (0, size), (size, rows))
-        ]
-    except _Outsider:
-        return "it uses a weight that is not among its parameters"
-    except Exception as error:
-        if is_oom(error):
-            return None  # not shown, but nothing seen against it either
-        raise
+    looked_at = weights, [_on_host(weight) for weight in weights]
+    return [
+        _pulls(layer, forward, proof, looked_at, start, stop, rows)
+        for start, stop in ((0, rows), (0, size), (size, rows))
+    ]
+
+
+def _shown_closed(layer, forward):
+    """True if the graph of one sample shows all that it reaches, and nothing of that is an outsider."""
+    leaves = [leaf for leaf in tree.leaves(forward(0, 1)) if is_tensor(leaf) and not leaf.stop_gradient]
+    _refuse_outsiders(layer, forward, leaves)
+    return not holds_kind(leaves, "PyLayer")
+
+
+def _judged(pulls, proof, share, tolerance):
     for key, whole in pulls[0].items():
         first, second = pulls[1][key], pulls[2][key]
-        share = size / rows
         if key == "together":
             if not _add_up(whole, first, second, 1.0, 1.0, tolerance):
                 return "the gradients of its samples do not add up"
@@ -96,8 +136,17 @@ def check(layer, inputs, proof, forward, size, rows, tolerance):
     return None
 
 
-class _Outsider(Exception):
-    """The graph reaches a weight of somebody else's."""
+def _refuse_outsiders(layer, forward, leaves):
+    """Raises where a backward from these outputs reaches a weight of somebody else's."""
+    # Held while compared: the identity of a node lasts as long as a reference to it.
+    mine = _nodes_of(layer) + forward.inputs()
+    known = {id(node) for node in mine}
+    if any(id(node) not in known for node in accumulation_nodes(leaves)):
+        raise nested.Outsider()
+
+
+def _nodes_of(layer):
+    return [node_of(p) for p in layer.parameters() if not p.stop_gradient]
 
 
 def _pulls(layer, forward, proof, looked_at, start, stop, rows):
@@ -112,12 +161,8 @@ def _pulls(layer, forward, proof, looked_at, start, stop, rows):
         if is_tensor(leaf) and not leaf.stop_gradient and "complex" not in str(leaf.dtype)
     ]
     if stop - start == rows:
-        # Held while compared: the identity of a node lasts as long as a reference to it.
-        mine = [node_of(p) for p in layer.parameters() if not p.stop_gradient] + forward.inputs()
-        known = {id(node) for node in mine}
-        reached = accumulation_nodes([leaf for _, leaf, _ in differentiable])
-        if any(id(node) not in known for node in reached):
-            raise _Outsider()
+        _refuse_outsiders(layer, forward, [leaf for _, leaf, _ in differentiable])
+    parameters = [p for p in layer.parameters() if not p.stop_gradient]
     groups, pulls, met = {"together": []}, {}, set()
     for index, leaf, output in differentiable:
         if id(leaf) in met:
@@ -130,11 +175,15 @@ def _pulls(layer, forward, proof, looked_at, start, stop, rows):
     # Paddle keeps one list of wanted tensors for the whole process: two threads in paddle.grad at once crash it.
     with one_backward, inside(), paddle.enable_grad():
         for key, pairs in groups.items():
-            found = [None] * len(weights)
+            found = [[]] * len(weights)
             if pairs and weights:
                 roots, seeds = [leaf for leaf, _ in pairs], [seed for _, seed in pairs]
-                found = paddle.grad(roots, weights, seeds, retain_graph=True, allow_unused=True)
-            pulls[key] = _Pull(found, values)
+                with nested.Watch(parameters, forward.inputs()) as watch:
+                    found = paddle.grad(roots, weights, seeds, retain_graph=True, allow_unused=True)
+                    found = [[gradient, watch.added(weight)] for gradient, weight in zip(found, weights)]
+                    pulls[key] = _Pull(found, values)
+            else:
+                pulls[key] = _Pull(found, values)
     return pulls
 
 
