@@ -197,6 +197,7 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
         # To make room for what is saved, this very graph may have been dropped: then the call has its chunks already.
         dropped = call.inner is None
         if failure is None and not dropped:
+            inner = thread.nested
             joints, failure = attempt(lambda: _whole(call, seeds, retain_graph, rest))
             gradients.touched(call.parameters)
             if failure is None:
@@ -205,7 +206,8 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
             elsewhere = _written_elsewhere(call, seeds)
             call.drop_graph()
             call.spoiled = saved.restore()
-            if elsewhere is None:
+            opaque = thread.nested != inner and not call.site.is_closed(call.inputs, call.mode)
+            if elsewhere is None or opaque:
                 _give_back(failure, native.BACKWARD, _WRITTEN_ELSEWHERE)
             gradients.zero(elsewhere)
         saved = joints = None

@@ -216,7 +216,7 @@ class _Kept:
         for hook in self._hooks:
             hook.set_aside()
         self._marker = _Hook.register(self.parameter, self._mark)
-        if self._before is not _ABSENT:
+        if self._before is not _ABSENT and self._before is not _ZERO:
             blank(self.parameter)
 
     def _mark(self, gradient):
@@ -230,7 +230,7 @@ class _Kept:
         if self._before is _ABSENT:
             release(self.parameter)
         elif self._before is _ZERO:
-            blank(self.parameter)
+            runtime.paddle.base.core.eager.Tensor.clear_gradient(self.parameter, True)
         else:
             grad_of(self.parameter).copy_(self._before, True)
         touched([self.parameter])
@@ -254,8 +254,10 @@ def release(tensor):
 
 
 def blank(parameter):
-    """Zeros in the place of a gradient, without noting it."""
-    runtime.paddle.base.core.eager.Tensor.clear_gradient(parameter, True)
+    """Zeros in the place of a gradient that is to be put back. After `clear_gradient` what comes next would take its place
+    instead of being added to it, whatever was put back meanwhile."""
+    with runtime.paddle.no_grad():
+        grad_of(parameter).zero_()
 
 
 def touched(parameters=None):
@@ -307,6 +309,10 @@ class Saved:
                 self._entries.append((parameter, _ROWS))
             else:
                 self._entries.append((parameter, grad.clone()))
+
+    def is_whole(self):
+        """True if all of them can be put back."""
+        return not any(saved is _ROWS for _, saved in self._entries)
 
     def restore(self):
         """Puts them back. Returns why that could not be done, None where it was."""

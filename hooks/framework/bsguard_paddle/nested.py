@@ -77,6 +77,8 @@ class Watch:
         self._aside = gradients.HooksAside()
         self._aside.add(self._parameters)
         self._saved = gradients.Saved(self._parameters)
+        if not self._saved.is_whole():
+            raise RuntimeError("a sparse gradient cannot be put back")
         for parameter in self._parameters:
             if gradients.grad_of(parameter) is not None:
                 gradients.blank(parameter)

@@ -119,12 +119,14 @@ def _retried(call, seeds, make_sink):
     if why is not None:
         raise RuntimeError("bsguard: paddle.grad needs the forward of %s once more, but %s" % (call.site.name, why))
     while True:
-        sink = make_sink()
+        sink, inner = make_sink(), thread.nested
         joints, failure = attempt(lambda s=sink: chunks.backward(call, seeds, s))
         if failure is None:
             went_through(call)
             return sink, joints
         sink = joints = None
+        if thread.nested != inner:
+            call.spoiled = "a backward that a layer of it runs by itself has added to gradients"
         if keep.give_back(failure, native.BACKWARD):
             call.again = "the backward"
         else:

@@ -49,6 +49,7 @@ class Proof:
         self.random = False
         self.draws = False  # it draws noise, beside dropout
         self.own_noise = True  # whatever is random is drawn for each sample on its own
+        self.closed = False  # its backward, and those inside of it, reach no weight but its own
         self.static = False  # parts of it are static programs: those made without gradients would never give any
         self.smallest = 1  # samples: the smallest chunk that the trial covers
         self.asides = []  # aside.Aside: what its forward sets anew
@@ -319,6 +320,7 @@ def _observe_gradients(layer, inputs, mode, proof, random_before):
     try:
         with without_randomness(layer):
             proof.why = sums.check(layer, inputs, proof, forward, min(proof.smallest, rows // 2), rows, bound)
+            proof.closed = proof.why is None
     except Exception as error:
         proof.why = failed(error)
 

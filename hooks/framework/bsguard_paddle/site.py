@@ -91,6 +91,10 @@ class Site:
             known = self._proofs[key] = tried
         return known
 
+    def is_closed(self, inputs, mode):
+        """True if it is shown that backwards which parts of it run by themselves (recompute) reach its own weights alone."""
+        return inputs.batch > 1 and self.proof(inputs, mode, inputs.batch).closed
+
     def _key(self, inputs, mode):
         form, numbers = inputs.form()
         settings = mode.is_mixed(), mode.hooked, mode.records()
