@@ -170,18 +170,21 @@ def _pulls(layer, forward, proof, looked_at, start, stop, rows):
         met.add(id(leaf))
         alone = output.kind is proof.CONSTANT or output.near
         groups.setdefault(index if alone else "together", []).append(
-            (leaf, _seed(index, leaf, output, start, stop, rows))
+            (index, _seed(index, leaf, output, start, stop, rows))
         )
+    once = holds_kind([leaf for _, leaf, _ in differentiable], "PyLayer")  # through which no backward runs twice
     # Paddle keeps one list of wanted tensors for the whole process: two threads in paddle.grad at once crash it.
     with one_backward, inside(), paddle.enable_grad():
         for key, pairs in groups.items():
             found = [[]] * len(weights)
             if pairs and weights:
-                roots, seeds = [leaf for leaf, _ in pairs], [seed for _, seed in pairs]
+                leaves = leaves or tree.leaves(forward(start, stop))
+                roots, seeds = [leaves[index] for index, _ in pairs], [seed for _, seed in pairs]
                 with nested.Watch(parameters, forward.inputs()) as watch:
                     found = paddle.grad(roots, weights, seeds, retain_graph=True, allow_unused=True)
                     found = [[gradient, watch.added(weight)] for gradient, weight in zip(found, weights)]
                     pulls[key] = _Pull(found, values)
+                roots, leaves = None, None if once else leaves
             else:
                 pulls[key] = _Pull(found, values)
     return pulls
