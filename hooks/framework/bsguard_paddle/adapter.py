@@ -101,6 +101,7 @@ def _install(paddle, before):
         foresee,
         functional,
         gradients,
+        hooks,
         inplace,
         loader,
         named,
@@ -115,6 +116,7 @@ def _install(paddle, before):
     )
 
     gradients.patch()
+    hooks.patch()
     peaks.patch()
     state.patch()
     functional.patch()

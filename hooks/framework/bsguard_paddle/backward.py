@@ -5,13 +5,29 @@ with the gradients that arrived there as seeds, or the calls are recomputed in c
 gradient get theirs once, and with it the calls before it.
 """
 
-from . import arming, boundary, chunks, gradients, keep, loss, native, neighbours, nested, ranks, speculate, whole
+from . import (
+    again,
+    arming,
+    boundary,
+    chunks,
+    gradients,
+    hooks,
+    keep,
+    loss,
+    native,
+    neighbours,
+    nested,
+    ranks,
+    speculate,
+    whole,
+)
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
 from .graph import Reach, accumulation_nodes, holds_kind, node_of
 from .oom import attempt
 from .rescue import shrink, went_through
 from .runtime import inside, note_phase, runtime, thread
+from .sides import told_twice
 
 _NOTHING_HELD = (
     "the backward of the loss ran out of memory, and no graph of a layer is held that could be dropped for it"
@@ -44,12 +60,12 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
             return None
         # One at a time: what another thread's backward leaves at its leaves for a moment is not ours to run on.
         with one_backward:
-            aside = gradients.HooksAside()
+            aside = hooks.HooksAside()
             marks = ranks.Marks(calls)
             try:
                 reached = _through(calls, tensors, grads, retain_graph, rest, aside)
                 with inside():
-                    aside.settle(rest)
+                    aside.settle(_tried_again, rest)
                 marks.end()
                 ranks.settle(reached, marks, rest)
                 ranks.backward_ended()
@@ -69,7 +85,7 @@ def run_backward(tensors, grads, retain_graph=False, *rest):
 def _through(calls, tensors, grads, retain_graph, rest, aside):
     """Returns the calls that it reached."""
     reach = Reach(tensors)
-    aside.add(_reached_twice(calls, reach))
+    _set_aside(aside, told_twice(calls, reach))
     leaves = [leaf for call in calls for leaf in call.leaves if leaf is not None]
     if reach.known and (is_done(reach) or any(call.consumed and _reached(call, reach) for call in calls)):
         _refuse_second(tensors[0])
@@ -100,14 +116,14 @@ def _through(calls, tensors, grads, retain_graph, rest, aside):
     return reached
 
 
-def _reached_twice(calls, reach):
-    """Parameters whose gradient may come from more than one side: of two calls, or of a call and what the user built."""
-    seen = set()
-    for call in calls:
-        for parameter in call.parameters:
-            if gradients.has_hooks(parameter) and (id(parameter) in seen or parameter in reach):
-                yield parameter
-            seen.add(id(parameter))
+def _set_aside(aside, parameters):
+    """Their hooks, and what is in `.grad` now."""
+    if parameters:
+        _tried_again(lambda: aside.add(parameters))
+
+
+def _tried_again(function):
+    return again.guarded(function, "a gradient for its hooks", native.BACKWARD)
 
 
 def _reached(call, reach):
@@ -139,8 +155,9 @@ def _user_part(calls, tensors, grads, retain_graph, rest, reach, only_leaves, as
                 runtime.library.retried(runtime.device, "the backward of the loss")
             tries.went_through("the backward of the loss")
             return
-        # Once more is the same only if what was written to can be put back, and if the graph is still there.
-        if not retained or saved is None or saved.restore() is not None:
+        # Once more is the same only if what was written to can be put back, and if the graph is still there: a PyLayer that
+        # has run is not, and running it crashes Paddle.
+        if not retained or saved is None or saved.restore() is not None or holds_kind(tensors, "PyLayer"):
             _give_back(failure, native.BACKWARD)
         for call in calls:
             call.clear_seeds()
@@ -164,7 +181,7 @@ def _written(calls, reach, aside):
     written = list(found.values())
     if not reach.only(leaves + written):
         return None
-    if any((gradients.has_hooks(p) and not aside.holds(p)) or gradients.has_engine_hook(p) for p in written):
+    if any((hooks.has_hooks(p) and not aside.holds(p)) or hooks.has_engine_hook(p) for p in written):
         return None
     return written
 
@@ -197,7 +214,7 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
         # To make room for what is saved, this very graph may have been dropped: then the call has its chunks already.
         dropped = call.inner is None
         if failure is None and not dropped:
-            inner = thread.nested
+            inner, told = thread.nested, hooks.Told(call.parameters, aside)
             joints, failure = attempt(lambda: _whole(call, seeds, retain_graph, rest))
             gradients.touched(call.parameters)
             if failure is None:
@@ -205,7 +222,9 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
                 return joints
             elsewhere = _written_elsewhere(call, seeds)
             call.drop_graph()
-            call.spoiled = saved.restore()
+            finished = told.now() if thread.nested == inner else []  # else more may have come for them
+            aside.finish(finished)
+            call.spoiled = saved.restore(finished)
             opaque = thread.nested != inner and not call.site.is_closed(call.inputs, call.mode)
             if elsewhere is None or opaque:
                 _give_back(failure, native.BACKWARD, _WRITTEN_ELSEWHERE)
@@ -220,7 +239,7 @@ def _inner_part(call, seeds, retain_graph, rest, aside):
     if call.private is not None and _merged(call, seeds, rest, aside):
         return []
     speculate.learn(call, seeds)
-    aside.add(call.parameters)
+    _set_aside(aside, call.parameters)
     while True:
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None:
@@ -273,7 +292,7 @@ def _merged(call, seeds, rest, aside):
     right, failure = attempt(lambda: (whole or call.bounds() == call.chunk_bounds) and private.matches(seeds))
     if failure is None and right:
         if not whole:
-            aside.add(call.parameters)
+            _set_aside(aside, call.parameters)
         saved, failure = attempt(lambda: gradients.Saved(call.parameters))
         if failure is None and call.private is not private:
             return False  # given back, to make room for what is saved

@@ -1,6 +1,6 @@
 """The choke point of every Layer call: the outermost trainable one of a step is where a batch is split."""
 
-from . import arming, chunks, collectives, evaluation, gradients, keep, loss, named, native, operations, ranks
+from . import arming, chunks, collectives, evaluation, keep, loss, named, native, operations, ranks, sides
 from .call import Call, pending
 from .inputs import Inputs
 from .oom import Failure, attempt, is_oom
@@ -82,10 +82,8 @@ def _train(site, device, args, kwargs):
     collectives.seen()
     try:
         inputs = Inputs(args, kwargs)
-        pieces, armed, decision = 1, False, None
-        # The gradient of an input that somebody watches may come from two sides of a cut, and must be seen whole.
-        watched = any(gradients.is_watched(tensor) for tensor in inputs.tensors if not tensor.stop_gradient)
-        if inputs.batch and not watched:
+        pieces, armed, decision, whole = 1, False, None, None
+        if inputs.batch:
             decision = runtime.library.boundary(
                 device, site.encoded_name, inputs.signature, inputs.batch, native.FORWARD
             )
@@ -94,8 +92,12 @@ def _train(site, device, args, kwargs):
             parallels = ranks.within(site)
             if parallels:
                 armed = ranks.choose(parallels, armed)
-                if armed is None:  # the reducer waits for another call of this step
-                    watched, pieces = True, 1
+                if armed is None:
+                    whole = "the reducer waits for another call of this step"
+            if armed:
+                whole = sides.objection(inputs.tensors)
+            if whole is not None:
+                armed, pieces = False, 1
         call = Call(site, inputs, Mode(), device) if armed else None
         if pieces > 1:
             _take_up(call, decision)
@@ -110,7 +112,11 @@ def _train(site, device, args, kwargs):
             _look_for_collectives(site)
             return outputs
         except Exception as error:
-            if not is_oom(error) or not inputs.batch or watched:
+            if not is_oom(error) or not inputs.batch:
+                raise
+            whole = whole or sides.objection(inputs.tensors)
+            if whole is not None:
+                runtime.library.refused(site.name, whole)
                 raise
             failure = Failure(error)
         call = Call(site, inputs, Mode(), device)

@@ -11,16 +11,13 @@ Known limit: a handle to `.grad` taken before the clear and written to after it 
 import functools
 import weakref
 
-from .runtime import runtime, thread
+from .runtime import runtime
 
 _ABSENT = "absent"
 _ZERO = "zero"
 _ROWS = "selected rows"  # of a sparse embedding: Paddle has no copy of these
 
 _clean = {}  # id of a parameter -> weak reference to it: new or zeroed, and untouched since
-_hooks = {}  # id of a parameter -> (weak reference to it, [_Hook])
-_engine_hooked = {}  # id of a parameter -> weak reference to it: told of each accumulation into it
-_watched = {}  # id of another tensor -> weak reference to it: somebody waits for its gradient
 
 
 def patch():
@@ -55,28 +52,6 @@ def patch():
         getset.__set__(self, value)
 
     parameter.grad = property(get, put, doc=getset.__doc__)
-    register = tensor.register_hook
-
-    def register_hook(self, hook):
-        one = _Hook(hook, register(self, hook))
-        known = _hooks.get(id(self))
-        if known is None or known[0]() is not self:
-            known = _hooks[id(self)] = weakref.ref(self), []
-        known[1].append(one)
-        return one
-
-    register_hook.__doc__ = register.__doc__
-    parameter.register_hook = register_hook
-    engine_hook = tensor._register_backward_hook
-
-    def _register_backward_hook(self, hook):
-        _engine_hooked[id(self)] = weakref.ref(self)
-        return engine_hook(self, hook)
-
-    parameter._register_backward_hook = _register_backward_hook
-    for name in ("register_hook", "retain_grads"):
-        setattr(tensor, name, _watching(getattr(tensor, name)))
-    _Hook.register = register
     for name in ("_set_grad_ivar", "_grad_ivar"):
         original = getattr(tensor, name, None)
         if original is not None:
@@ -90,157 +65,6 @@ def _touching(original):
 
     method.__name__ = original.__name__
     return method
-
-
-def _watching(original):
-    def method(self, *args):
-        if not thread.ours:
-            thread.hooks += 1
-            _watched[id(self)] = weakref.ref(self)
-        return original(self, *args)
-
-    method.__name__, method.__doc__ = original.__name__, original.__doc__
-    return method
-
-
-def has_engine_hook(parameter):
-    """True if somebody is told of each accumulation into this parameter, as DataParallel is."""
-    reference = _engine_hooked.get(id(parameter))
-    return reference is not None and reference() is parameter
-
-
-def is_watched(tensor):
-    """True if somebody registered a gradient hook on this tensor, which is no parameter, or asked to keep its gradient."""
-    reference = _watched.get(id(tensor))
-    return reference is not None and reference() is tensor
-
-
-class _Hook:
-    """A gradient hook of a parameter, and the user's handle to remove it."""
-
-    register = None  # Paddle's own register_hook
-
-    def __init__(self, function, helper):
-        self.function = function
-        self._helper = helper
-        self.removed = False
-
-    def remove(self):
-        """As the handle that Paddle gives."""
-        if self.removed:
-            return False
-        self.removed = True
-        return self._helper.remove()
-
-    def set_aside(self):
-        """Off, but not for the user."""
-        self._helper.remove()
-
-    def put_back(self, parameter):
-        """On again."""
-        self._helper = _Hook.register(parameter, self.function)
-
-
-def mark(parameter, function):
-    """Has function(gradient) called for each gradient that arrives; returns a handle with remove(). No hook of the user's."""
-    return _Hook.register(parameter, function)
-
-
-def hooks_of(parameter):
-    """The user's gradient hooks on a parameter, [_Hook]."""
-    known = _hooks.get(id(parameter))
-    if known is None or known[0]() is not parameter:
-        return []
-    return [hook for hook in known[1] if not hook.removed]
-
-
-def has_hooks(parameter):
-    """True if gradient hooks are registered on this parameter."""
-    return bool(hooks_of(parameter))
-
-
-class HooksAside:
-    """Gradient hooks of some parameters, kept from firing while a backward reaches them in more than one piece.
-
-    What arrives meanwhile is summed in `.grad`, apart from what was there; settle() hands it on as one gradient, so that
-    each hook sees the whole of it, once.
-    """
-
-    def __init__(self):
-        self._kept = []
-
-    def add(self, parameters):
-        """Sets aside the hooks of these from here on."""
-        known = {id(kept.parameter) for kept in self._kept}
-        for parameter in parameters:
-            hooks = [] if id(parameter) in known else hooks_of(parameter)
-            grad = grad_of(parameter) if hooks else None
-            if hooks and not (grad is not None and grad.is_selected_rows()):  # of these Paddle has no copy
-                known.add(id(parameter))
-                self._kept.append(_Kept(parameter, hooks))
-                self._kept[-1].begin()
-
-    def holds(self, parameter):
-        """True if the hooks of this one are set aside."""
-        return any(kept.parameter is parameter for kept in self._kept)
-
-    def _put_back(self):
-        kept, self._kept = self._kept, []
-        return [(one.parameter, one.end()) for one in kept]
-
-    def abandon(self):
-        """Puts the hooks and the gradients back; what arrived is lost."""
-        self._put_back()
-
-    def settle(self, rest):
-        """Puts them back and hands over what arrived. rest: further arguments of this Paddle's run_backward."""
-        for parameter, gradient in self._put_back():
-            if gradient is not None:
-                runtime.run_backward([parameter], [gradient], False, *rest)
-
-
-class _Kept:
-    """One parameter of HooksAside."""
-
-    def __init__(self, parameter, hooks):
-        self.parameter = parameter
-        self._hooks = hooks
-        # Copies: what `.grad` gives is the gradient itself, and follows it.
-        before = grad_of(parameter)
-        self._before = _ABSENT if before is None else _ZERO if _is_clean(parameter) else before.clone()
-        self._arrived = False
-        self._marker = None
-
-    def begin(self):
-        """Hooks off, and zeros in the place of what was there."""
-        for hook in self._hooks:
-            hook.set_aside()
-        self._marker = _Hook.register(self.parameter, self._mark)
-        if self._before is not _ABSENT and self._before is not _ZERO:
-            blank(self.parameter)
-
-    def _mark(self, gradient):
-        self._arrived = True
-
-    def end(self):
-        """Everything as it was; returns the gradient that arrived, None where none did."""
-        self._marker.remove()
-        gradient = grad_of(self.parameter) if self._arrived else None
-        gradient = None if gradient is None else gradient.clone()
-        if self._before is _ABSENT:
-            release(self.parameter)
-        elif self._before is _ZERO:
-            runtime.paddle.base.core.eager.Tensor.clear_gradient(self.parameter, True)
-        else:
-            grad_of(self.parameter).copy_(self._before, True)
-        touched([self.parameter])
-        stopped = self.parameter.stop_gradient
-        self.parameter.stop_gradient = False  # frozen meanwhile: the hooks are still there
-        for hook in self._hooks:
-            if not hook.removed:
-                hook.put_back(self.parameter)
-        self.parameter.stop_gradient = stopped
-        return gradient
 
 
 def grad_of(tensor):
@@ -287,7 +111,7 @@ def zero(parameters):
         parameter.clear_gradient(True)
 
 
-def _is_clean(parameter):
+def is_clean(parameter):
     reference = _clean.get(id(parameter))
     return reference is not None and reference() is parameter
 
@@ -302,7 +126,7 @@ class Saved:
             grad = grad_of(parameter)
             if grad is None:
                 self._entries.append((parameter, _ABSENT))
-            elif _is_clean(parameter):
+            elif is_clean(parameter):
                 self._entries.append((parameter, _ZERO))
                 self._clean.append(parameter)
             elif grad.is_selected_rows():
@@ -314,11 +138,13 @@ class Saved:
         """True if all of them can be put back."""
         return not any(saved is _ROWS for _, saved in self._entries)
 
-    def restore(self):
-        """Puts them back. Returns why that could not be done, None where it was."""
+    def restore(self, but=()):
+        """Puts them back, but for those in `but`. Returns why that could not be done, None where it was."""
         tensor = runtime.paddle.base.core.eager.Tensor
-        why = None
+        why, skipped = None, {id(parameter) for parameter in but}
         for parameter, saved in self._entries:
+            if id(parameter) in skipped:
+                continue
             if saved is _ABSENT:
                 tensor.clear_gradient(parameter, False)
             elif saved is _ROWS:
@@ -327,6 +153,6 @@ class Saved:
                 tensor.clear_gradient(parameter, True)
             else:
                 grad_of(parameter).copy_(saved, True)
-        for parameter in self._clean:
+        for parameter in (one for one in self._clean if id(one) not in skipped):
             _clean[id(parameter)] = weakref.ref(parameter)
         return why

@@ -44,7 +44,7 @@ def _measure(tensor, node):
     return surplus
 
 
-def _walk(roots):
+def walk(roots):
     """Each node that a backward from `roots` runs through, once. All are kept alive meanwhile."""
     seen = {}
     stack = [node for node in map(node_of, roots) if node is not None]
@@ -59,12 +59,12 @@ def _walk(roots):
 
 def accumulation_nodes(roots):
     """The nodes at which a backward from `roots` would accumulate into a leaf. Walks the whole graph."""
-    return [node for node in _walk(roots) if node.name() == _LEAF]
+    return [node for node in walk(roots) if node.name() == _LEAF]
 
 
 def holds_kind(roots, kind):
     """True if the name of any node that a backward from `roots` runs through has `kind` in it. Walks the whole graph."""
-    return any(kind in node.name() for node in _walk(roots))
+    return any(kind in node.name() for node in walk(roots))
 
 
 class Reach:

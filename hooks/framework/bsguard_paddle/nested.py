@@ -4,7 +4,7 @@ whatever the outer one was asked for. The outer graph shows nothing of what such
 So in a trial it is watched: what it adds is counted with the rest and taken back, and no hook is told.
 """
 
-from . import gradients
+from . import gradients, hooks
 from .graph import accumulation_nodes, node_of
 from .runtime import runtime, thread
 
@@ -74,7 +74,7 @@ class Watch:
         return runtime.run_backward(tensors, grads, retain_graph, *rest)
 
     def _begin(self):
-        self._aside = gradients.HooksAside()
+        self._aside = hooks.HooksAside()
         self._aside.add(self._parameters)
         self._saved = gradients.Saved(self._parameters)
         if not self._saved.is_whole():

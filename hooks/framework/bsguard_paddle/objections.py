@@ -2,7 +2,7 @@
 
 import itertools
 
-from . import collectives, gradients
+from . import collectives, hooks
 from .runtime import runtime
 
 # Layers that talk to other ranks inside their forward: in chunks they would talk more often than the others expect. True:
@@ -35,7 +35,7 @@ def objection(layer, mode):
         for hook in itertools.chain(sub._forward_pre_hooks.values(), sub._forward_post_hooks.values()):
             if not str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("paddle."):
                 return "a forward hook on %s would run once for each chunk" % (name or type(layer).__name__)
-        if any(p is not None and gradients.has_engine_hook(p) for p in sub._parameters.values()):
+        if any(p is not None and hooks.has_engine_hook(p) for p in sub._parameters.values()):
             return "a hook of the engine on a weight of %s would run once for each chunk" % (
                 name or type(layer).__name__
             )

@@ -13,7 +13,7 @@ Must never: issue a collective of its own; run one where another rank would not.
 import functools
 import weakref
 
-from . import gradients, native
+from . import gradients, hooks, native
 from .neighbours import Tries
 from .oom import attempt
 from .runtime import inside, runtime, thread
@@ -55,7 +55,7 @@ class _Parallel:
             used = [p for p in used if id(p) in marks.seen]
         taken = {id(parameter) for parameter in used}
         self._make_room([p for p in known if p is not None and id(p) not in taken])
-        aside = [(p, hook) for p in used for hook in gradients.hooks_of(p)]
+        aside = [(p, hook) for p in used for hook in hooks.hooks_of(p)]
         frozen = [p for p in used if p.stop_gradient]
         for parameter in frozen:
             parameter.stop_gradient = False
@@ -233,7 +233,7 @@ class Marks:
             for reference in known.parameters:
                 parameter = reference()
                 if parameter is not None and not parameter.stop_gradient:
-                    self._handles.append(gradients.mark(parameter, functools.partial(self._mark, id(parameter))))
+                    self._handles.append(hooks.mark(parameter, functools.partial(self._mark, id(parameter))))
 
     def _mark(self, key, gradient):
         self.seen.add(key)

@@ -11,7 +11,7 @@ Must never: touch `.grad` before that; let an error of its own reach the forward
 
 import math
 
-from . import foresee, gradients, keep, ranks
+from . import foresee, hooks, keep, ranks
 from .call import one_backward
 from .graph import holds_kind
 from .oom import is_oom
@@ -55,7 +55,7 @@ def _may_be(call):
         return False
     if any(not tensor.stop_gradient for tensor in call.inputs.tensors):
         return False
-    if any(gradients.has_hooks(p) or gradients.has_engine_hook(p) for p in call.parameters):
+    if any(hooks.has_hooks(p) or hooks.has_engine_hook(p) for p in call.parameters):
         return False
     return keep.second_set_fits(call, of(call).plan)
 
