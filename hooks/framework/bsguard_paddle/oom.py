@@ -10,6 +10,7 @@ import sys
 import traceback
 
 from . import evidence
+from .runtime import runtime
 from .state import Mode
 
 # Paddle's own words, in whatever exception they come: on a device, or (last) beneath another exception's text.
@@ -101,12 +102,13 @@ def attempt(function):
 
     What is tried next finds the settings of now: out of a backward that recomputes by saved tensors Paddle comes with
     gradients off, and then the rest of the job would train nothing."""
-    mode = Mode.now()
+    mode = Mode.now() if runtime.paddle is not None else None
     try:
         return function(), None
     except Exception as error:
         if not is_oom(error) or getattr(error, "_bsguard_reported", False):
             raise
         failure = Failure(error)
-        mode.restore()
+        if mode is not None:
+            mode.restore()
     return None, failure
