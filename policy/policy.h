@@ -74,6 +74,9 @@ int bsg_policy_granted_call(struct bsg_policy *p, struct bsg_when now, const str
 bool bsg_policy_waiting(const struct bsg_policy *p);
 int bsg_policy_unhooked(struct bsg_policy *p, struct bsg_when now, const char *name, int version);
 
+/* An OOM was caught that will be reported: what is known of it now counts then. */
+int bsg_policy_caught(struct bsg_policy *p, int device, uint64_t request_bytes, struct bsg_where where);
+
 /* ---- facts from a framework: see bsguard.h, same order, same meaning ---- */
 int bsg_policy_attach(struct bsg_policy *p, struct bsg_when now, const char *framework, const char *command);
 int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, const char *boundary,

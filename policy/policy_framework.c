@@ -77,6 +77,9 @@ int bsg_policy_boundary(struct bsg_policy *p, struct bsg_when now, int device, c
 
 void bsg_state_gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bsg_where where,
                       struct bsg_oom_record *record) {
+  struct bsg_caught *caught = &p->caught;
+  bool is_caught = caught->taken && oom->boundary && caught->record.trigger.device == oom->device &&
+                   caught->request_bytes == oom->request_bytes;
   struct bsg_refusal *blamed = bsg_refusals_blamed(&p->refusals, oom->device, oom->request_bytes);
   struct bsg_memory_fact memory;
 
@@ -86,6 +89,11 @@ void bsg_state_gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bs
     bsg_refusals_forget(&p->refusals, oom->device, blamed->thread);
   } else
     record->trigger.bytes = oom->request_bytes;
+  if (is_caught) { /* whatever was refused since was refused to a trial */
+    *record = caught->record;
+    p->refused = caught->refused;
+    caught->taken = false;
+  }
   record->trigger.device = oom->device;
   /* By the time that nobody has caught it the optimizer's step is over, and the phase with it. */
   bool of_optimizer = blamed && oom->phase == BSG_PHASE_OTHER && record->trigger.where.phase == BSG_PHASE_OPTIMIZER;
@@ -100,6 +108,18 @@ void bsg_state_gather(struct bsg_policy *p, const struct bsg_oom *oom, struct bs
     if (record->free_bytes == BSG_BYTES_UNKNOWN)
       record->free_bytes = memory.free_bytes;
   }
+}
+
+int bsg_policy_caught(struct bsg_policy *p, int device, uint64_t request_bytes, struct bsg_where where) {
+  struct bsg_oom oom = {.size = sizeof(oom), .device = device, .phase = where.phase, .request_bytes = request_bytes};
+
+  if (!p || !p->live)
+    return -ENODEV;
+  bsg_state_gather(p, &oom, where, &p->caught.record);
+  p->caught.refused = p->refused;
+  p->caught.request_bytes = request_bytes;
+  p->caught.taken = true;
+  return 0;
 }
 
 static void shrink_training(struct bsg_policy *p, struct bsg_when now, const struct bsg_oom *oom,

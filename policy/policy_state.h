@@ -40,9 +40,9 @@ struct bsg_device_state {
   bool wait_said;                     /* aloud, the last time in wait_said_step */
   bool wait_aloud;                    /* the wait under way was */
   int64_t wait_said_step;
-  int64_t patience_ms;                /* spent on others since the last step's end, or since something went through */
-  bool oom_in_step;                   /* a training OOM was answered since the last step ended */
-  bool disturbed;                     /* memory was short since then: the step's peak says nothing of its size */
+  int64_t patience_ms; /* spent on others since the last step's end, or since something went through */
+  bool oom_in_step;    /* a training OOM was answered since the last step ended */
+  bool disturbed;      /* memory was short since then: the step's peak says nothing of its size */
   int running_count;
   struct bsg_entry *running[BSG_RUNNING]; /* what trained since then */
 };
@@ -57,6 +57,13 @@ struct bsg_sizing_slot {
   int64_t since_x; /* the largest piece since the caches were emptied: whose peak the driver's mark is */
   char boundary[BSG_BOUNDARY_ROOM];
   struct bsg_sizing sizing;
+};
+
+struct bsg_caught {
+  bool taken;
+  uint64_t request_bytes; /* as the framework says: by this it is known again */
+  struct bsg_oom_record record;
+  struct bsg_snapshot refused;
 };
 
 struct bsg_policy {
@@ -93,6 +100,7 @@ struct bsg_policy {
 
   struct bsg_refusals refusals;
   struct bsg_snapshot refused;   /* of the last refused calls: by the time that an OOM is reported much was freed */
+  struct bsg_caught caught;      /* an OOM that is reported only after a trial, to which memory may be refused too */
   struct bsg_snapshot latest;    /* of the last OOM */
   struct bsg_snapshot unrescued; /* of the last OOM that was not rescued */
   struct bsg_snapshot summary;   /* of no OOM */

@@ -92,6 +92,20 @@ BSG_EXPORT int bsg_boundary(int device, const char *boundary, const char *signat
   return result;
 }
 
+BSG_EXPORT int bsg_caught(int device, uint64_t request_bytes) {
+  struct bsg_policy *policy;
+  int result;
+
+  if (!is_device(device))
+    return -EINVAL;
+  if (!(policy = bsg_root_lock()))
+    return OFF;
+  bsg_current_reported();
+  result = bsg_policy_caught(policy, device, request_bytes, bsg_current_where());
+  bsg_root_unlock();
+  return result;
+}
+
 BSG_EXPORT int bsg_terminal(const struct bsg_oom *oom, struct bsg_decision *out) {
   struct bsg_oom mine = {0};
   struct bsg_decision decision;

@@ -149,9 +149,16 @@ BSG_EXPORT int bsg_boundary(int device, const char *boundary, const char *signat
                             struct bsg_decision *out);
 
 /*
- * A terminal OOM: logs it and decides. Each must be reported exactly once. BSG_AGAIN comes to callers that can answer it
- * alone (see bsg_decision): before a boundary is split, and, while other processes are in the way, where the alternative
- * would be BSG_FLOOR, or BSG_CANNOT for want of a boundary.
+ * A terminal OOM was caught, and will be reported by bsg_terminal() with a boundary and the same `request_bytes` once
+ * it is known whether it can be split. To find that out may be refused memory too: what was refused so far is kept for
+ * the report.
+ */
+BSG_EXPORT int bsg_caught(int device, uint64_t request_bytes);
+
+/*
+ * A terminal OOM: logs it and decides. Each must be reported exactly once. BSG_AGAIN comes to callers that can answer
+ * it alone (see bsg_decision): before a boundary is split, and, while other processes are in the way, where the
+ * alternative would be BSG_FLOOR, or BSG_CANNOT for want of a boundary.
  */
 BSG_EXPORT int bsg_terminal(const struct bsg_oom *oom, struct bsg_decision *out);
 

@@ -99,6 +99,7 @@ class Library:
         handle.bsg_attach.argtypes = [c.c_char_p, c.c_char_p]
         self._boundary = handle.bsg_boundary
         self._boundary.argtypes = [c.c_int, c.c_char_p, c.c_char_p, c.c_int64, c.c_int, c.POINTER(Decision)]
+        handle.bsg_caught.argtypes = [c.c_int, c.c_uint64]
         handle.bsg_terminal.argtypes = [c.POINTER(Oom), c.POINTER(Decision)]
         handle.bsg_applied.argtypes = [
             c.c_int64,
@@ -146,6 +147,10 @@ class Library:
         if self._boundary(device, name, signature, batch, phase, ctypes.byref(decision)) < 0:
             decision.verdict, decision.micro_batch, decision.accumulation_steps, decision.chunks = KEEP, batch, 1, 1
         return decision
+
+    def caught(self, device, request_bytes):
+        """A terminal OOM was caught that is reported, with a boundary, after a trial: what was refused so far counts."""
+        self._handle.bsg_caught(device, request_bytes)
 
     def terminal(
         self,

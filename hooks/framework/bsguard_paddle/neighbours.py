@@ -39,9 +39,15 @@ def wait(device, decision):
 
 
 def look(memory):
-    """Remembers, of a native.Memory or None, whether other processes come and go on the device."""
-    if memory is not None and memory.others_bytes > memory.total_bytes * _DRIVERS_OWN:
-        _state["met"] = True
+    """Remembers, of a native.Memory or None, whether other processes come and go on the device. True if some are there."""
+    there = memory is not None and memory.others_bytes > memory.total_bytes * _DRIVERS_OWN
+    _state["met"] |= there
+    return there
+
+
+def are_there(device):
+    """True if other processes hold memory of the device now, more than its driver may."""
+    return look(runtime.library.memory(device))
 
 
 def come_and_go():

@@ -24,6 +24,7 @@ def shrink(call, phase, failure, repeats=True):
     Raises the user's exception where that cannot be done. Adds to nothing but the call.
     """
     library, site, inputs = runtime.library, call.site, call.inputs
+    library.caught(call.device, failure.bytes)
     arming.note_oom(site, inputs)
     keep.drop(call)
     reclaim()
@@ -98,6 +99,8 @@ def _proof(call, phase, smallest):
         tried += 1
         if tried == 1:  # memory may have been refused to the trial by accident
             continue
+        if not neighbours.are_there(call.device):
+            return proof
         decision = runtime.library.terminal(
             call.device, None, None, 0, phase, native.REFUSED, proof.why, 0, None, may_wait=True
         )

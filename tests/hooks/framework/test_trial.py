@@ -199,3 +199,19 @@ def test_no_room_for_the_copies_of_the_outputs(run_job, refusals):
     assert not job.events_of("refused") and "internal error" not in job.stderr, job
     decided = [event for event in job.events_of("oom") if event["boundary"]]
     assert [event["phase"] for event in decided] == ["forward"], json.dumps(decided)
+
+
+NO_ROOM = """
+    import paddle, paddle.nn as nn
+    paddle.set_device("gpu")
+    net = nn.Sequential(nn.Conv2D(1, 512, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512 * 16, 28))
+    net(paddle.randn([8, 1, 4, 4])).sum().backward()
+"""
+
+
+def test_what_was_refused_to_the_trial_is_not_taken_for_what_was_refused_to_the_job(run_job):
+    job = run_job(NO_ROOM, memory="1MiB", env={"BSGUARD_WAIT": "0"})
+    assert "MemoryError" in job.stderr, job
+    assert any("a trial with two samples did not fit" in line for line in job.lines_of_bsguard), job
+    (event,) = job.events_of("oom")
+    assert event["request_bytes"] == 8 * 512 * 16 * 4 and event["api"] == "cuMemAlloc_v2", event
