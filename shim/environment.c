@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define MOST_LOOKED_AT 32
+
 /* The entry of environ for a name of `length` bytes. */
 static char **find(const char *name, size_t length) {
   for (char **entry = environ; entry && *entry; entry++)
@@ -21,6 +23,16 @@ const char *bsg_environment_get(const char *name) {
   size_t length = strlen(name);
   char **entry = find(name, length);
   return entry ? *entry + length + 1 : NULL;
+}
+
+void bsg_environment_each(const char *prefix, void (*look)(const char *definition)) {
+  int left = MOST_LOOKED_AT;
+
+  for (char **entry = environ; entry && *entry && left > 0; entry++)
+    if (strncmp(*entry, prefix, strlen(prefix)) == 0) {
+      look(*entry);
+      left--;
+    }
 }
 
 int bsg_environment_set(char *definition) {

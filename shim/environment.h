@@ -8,6 +8,9 @@
 /* NULL: not set. */
 const char *bsg_environment_get(const char *name);
 
+/* Calls look("NAME=value") for the first few whose name begins so. */
+void bsg_environment_each(const char *prefix, void (*look)(const char *definition));
+
 /*
  * Only while the process has one thread. definition: "NAME=value", kept, not copied. -ENOMEM: unchanged.
  */

@@ -110,6 +110,17 @@ static int parse(const struct option *option, const char *text, struct value *ou
   return 0;
 }
 
+/* A name that is misspelt would be an option that does nothing, in silence. */
+static void tell_unknown(const char *definition) {
+  size_t length = strcspn(definition, "=");
+
+  for (int id = 0; id < BSG_OPTION_COUNT; id++)
+    if (strlen(options[id].variable) == length && strncmp(definition, options[id].variable, length) == 0)
+      return;
+  bsg_log(BSG_LOG_NORMAL, "%.*s is no option of bsguard; bsguard doctor names those that there are",
+          length < 64 ? (int)length : 64, definition);
+}
+
 static void load(void) {
   bool wrong[BSG_OPTION_COUNT] = {false};
 
@@ -126,6 +137,7 @@ static void load(void) {
     if (wrong[id])
       bsg_log(BSG_LOG_NORMAL, "%s=%.64s is not understood: allowed is %s; using %s", options[id].variable,
               bsg_environment_get(options[id].variable), options[id].allowed, options[id].preset);
+  bsg_environment_each("BSGUARD_", tell_unknown);
 }
 
 void bsg_options_load(void) {

@@ -102,12 +102,18 @@ def test_wrong_option(program, name: str, value: str, allowed: str, used: str) -
         ("BSGUARD_MEMORY_LIMIT", "2KB", "2000"),
         ("BSGUARD_MEMORY_LIMIT", "3GiB", str(3 << 30)),
         ("BSGUARD_WAIT", "007", "7"),
-        ("BSGUARD_UNKNOWN", "1", "(null)"),
     ],
 )
 def test_option(program, name: str, value: str, text: str) -> None:
     job = program("job", f"option={name}", env={name: value})
     assert job.stdout.splitlines() == [f"option {text}"] and job.stderr == "", job
+
+
+def test_unknown_option(program) -> None:
+    """A misspelt one would do nothing, in silence."""
+    job = program("job", "option=BSGUARD_UNKNOWN", env={"BSGUARD_UNKNOWN": "1"})
+    assert job.stdout.splitlines() == ["option (null)"]
+    assert job.stderr == "bsguard: BSGUARD_UNKNOWN is no option of bsguard; bsguard doctor names those that there are\n"
 
 
 def test_wrong_option_is_not_said_to_a_shell(run_plain, library: Path) -> None:
