@@ -87,7 +87,18 @@ def command() -> None:
 def main() -> None:
     """The console script."""
     try:
-        command(prog_name="bsguard")
+        try:
+            command(prog_name="bsguard")
+        finally:
+            sys.stdout.flush()  # what is still in its buffer may fail too
     except BrokenPipeError:  # the reader of our output has left: nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
+    except OSError as error:  # of files each command speaks by itself
+        _drop_output()
+        sys.stderr.write(f"bsguard: the output could not be written: {error.strerror or error}\n")
+        sys.exit(2)
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
