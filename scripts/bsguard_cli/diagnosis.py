@@ -10,6 +10,7 @@ import shutil
 import stat
 import struct
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,11 @@ def _is_allowed(value: str, allowed: str) -> bool:
         return value in allowed.split("|")
     if "KiB" in allowed:
         return parse_size(value) is not None
+    whole = re.fullmatch(r"an integer from (\d+) to (\d+)", allowed)
+    if whole:
+        return re.fullmatch(r"[0-9]{1,9}", value) is not None and int(whole[1]) <= int(value) <= int(whole[2])
+    if allowed == "MODULE:FUNCTION":
+        return re.fullmatch(r"[^:]+:[^:]+", value) is not None
     return True
 
 
@@ -130,8 +136,11 @@ def run_folder(environment: Mapping[str, str], cwd: Optional[Path] = None) -> Ch
     place_ = parent
     while not place_.exists() and place_ != place_.parent:
         place_ = place_.parent
-    if not os.access(place_, os.W_OK | os.X_OK):
-        found = f"{parent} cannot be made or written to: {place_} is not writable"
+    try:  # permissions alone do not say it: /proc, a file system that is mounted read-only
+        with tempfile.TemporaryDirectory(prefix=".bsguard-doctor-", dir=place_):
+            pass
+    except OSError as error:
+        found = f"{parent} cannot be made or written to: in {place_}, {error.strerror}"
         return Check(name, WRONG, found, "set BSGUARD_DIR to a folder that may be written to")
     try:
         free = shutil.disk_usage(place_).free
@@ -243,6 +252,9 @@ def _of_answer(words: list[str], said: dict[str, Any], stderr: str, environment:
         checks.append(Check("driver", WRONG if said["paddle_gpu"] else NOTE, said["cuda"], mend))
     else:
         checks.append(Check("driver", OK, "libcuda.so.1 can be loaded"))
+    if said["cuda"] and said["paddle"] is not None and not said["paddle_gpu"]:
+        found = "none can be used: a paddlepaddle for the CPU, and no driver. There is nothing to guard here"
+        checks.append(Check("GPU", WRONG, found, "install both, or try it on the simulated GPU: scripts/demo"))
     return checks
 
 

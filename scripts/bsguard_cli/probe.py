@@ -23,7 +23,7 @@ def cudart():
                 names = os.listdir(os.path.join(folder, part))
             except Exception:
                 continue
-            found += [os.path.join(folder, part, name) for name in names if "libcudart" in name]
+            found += [os.path.join(folder, part, name) for name in names if name.startswith("libcudart.so")]
     return found
 def cuda():
     try:

@@ -20,8 +20,8 @@ def wrong(said) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_all_is_well(start) -> None:
-    done = start("doctor", "--", sys.executable, "train.py")
+def test_all_is_well(start, build: Path) -> None:
+    done = start("doctor", "--", sys.executable, "train.py", env={"LD_LIBRARY_PATH": str(build / "simgpu" / "lib")})
     assert done.returncode == 0, done
     for text in ("the library is in the process", "waits for paddle to be imported", "paddlepaddle 3", "libcudart.so",
                  "Everything is in place."):  # fmt: skip
@@ -39,12 +39,13 @@ def test_a_python_that_ignores_its_environment(bsguard, flags: list[str], said: 
 
 
 def test_wrong_options(bsguard) -> None:
-    env = {"BSGUARD": "0", "BSGUARD_ARM": "sometimes", "BSGUARD_MEMORY_LIMIT": "8 gigs", "BSGUARD_MEMORYLIMIT": "8GB"}
+    env = {"BSGUARD": "0", "BSGUARD_ARM": "sometimes", "BSGUARD_MEMORY_LIMIT": "8 gigs", "BSGUARD_MEMORYLIMIT": "8GB",
+           "BSGUARD_WAIT": "601", "BSGUARD_BOUNDARY": "forward"}  # fmt: skip
     said = bsguard("doctor", "--json", "--", sys.executable, env=env)
     lines = [check for check in said.json["checks"] if check["name"] == "options" and check["state"] == "wrong"]
     texts = " ".join(check["found"] for check in lines)
     for text in ("BSGUARD=0 switches bsguard off", "BSGUARD_ARM=sometimes", "BSGUARD_MEMORY_LIMIT=8 gigs",
-                 "BSGUARD_MEMORYLIMIT is no option"):  # fmt: skip
+                 "BSGUARD_MEMORYLIMIT is no option", "BSGUARD_WAIT=601", "BSGUARD_BOUNDARY=forward"):  # fmt: skip
         assert text in texts, text
     assert any(check["mend"] == "did you mean BSGUARD_MEMORY_LIMIT?" for check in lines)
     assert "BSGUARD=0" in wrong(said)["adapter"][0]
@@ -65,9 +66,25 @@ def test_a_folder_that_cannot_be_written_to(bsguard, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         (tmp_path / "closed").mkdir(0o500)
         said = bsguard("doctor", "--json", "--", sys.executable, env={"BSGUARD_DIR": str(tmp_path / "closed" / "x")})
-        assert "not writable" in wrong(said)["run folder"][0]
+        assert "cannot be made" in wrong(said)["run folder"][0]
     said = bsguard("doctor", "--json", "--", sys.executable, env={"BSGUARD_DIR": "/proc/nowhere"})
-    assert "run folder" in wrong(said) or os.access("/proc", os.W_OK)
+    assert "in /proc, " in wrong(said)["run folder"][0]
+
+
+def test_every_allowed_value_is_allowed(bsguard) -> None:
+    env = {
+        "BSGUARD_WAIT": "0",
+        "BSGUARD_BOUNDARY": "train:Model.step",
+        "BSGUARD_MEMORY_LIMIT": "8GiB",
+        "BSGUARD_KEEP": "never",
+    }
+    said = bsguard("doctor", "--json", "--", sys.executable, env=env)
+    assert "options" not in wrong(said), said
+
+
+def test_no_gpu_at_all(bsguard) -> None:
+    said = bsguard("doctor", "--json", "--", sys.executable, env={"LD_LIBRARY_PATH": None})
+    assert said.status == 1 and "nothing to guard" in wrong(said)["GPU"][0]
 
 
 @pytest.fixture
