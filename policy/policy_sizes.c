@@ -72,6 +72,9 @@ static void restore(struct bsg_policy *p, struct bsg_when now, struct bsg_entry 
     slot->sizing.base_bytes = record.base_bytes;
   bsg_sizing_measured(&slot->sizing, bsg_sizing_x(&slot->sizing, record.micro_batch, entry->elements),
                       record.peak_bytes);
+  if (record.refused_batch)
+    bsg_sizing_refused_before(&slot->sizing, bsg_sizing_x(&slot->sizing, record.refused_batch, entry->elements),
+                              record.refused_bytes, record.refused_base_bytes);
   split = bsg_split_under(batch, record.micro_batch);
   struct bsg_outlook o = {
       .sizing = &slot->sizing, .elements = entry->elements, .available = available(p, entry->device, &memory)};
@@ -103,6 +106,12 @@ void bsg_state_sizes_known(struct bsg_policy *p, const struct bsg_entry *entry, 
 
   record->peak_bytes = peak == BSG_SIZING_NOT_KNOWN ? 0 : peak;
   record->base_bytes = sizing->base_bytes;
+  int64_t refused = bsg_sizing_refused_samples(sizing, entry->elements);
+  if (refused > record->micro_batch) {
+    record->refused_batch = refused;
+    record->refused_bytes = sizing->refused_bytes;
+    record->refused_base_bytes = sizing->refused_base;
+  }
 }
 
 struct bsg_split bsg_state_sizes_begin(struct bsg_policy *p, struct bsg_when now, struct bsg_entry *entry,

@@ -87,6 +87,26 @@ void bsg_sizing_refused(struct bsg_sizing *s, int64_t x, uint64_t available, uin
   s->patience = s->patience == 0 ? PATIENCE : s->patience < MOST_PATIENCE ? s->patience * 2 : MOST_PATIENCE;
 }
 
+int64_t bsg_sizing_refused_samples(const struct bsg_sizing *s, int64_t elements) {
+  if (s->refused_x == 0 || s->unit <= 0 || elements <= 0)
+    return 0;
+  double samples = (double)s->refused_x * (double)s->unit / ((double)elements * SIXTEENTHS);
+  return samples >= (double)MOST_X ? MOST_X : (int64_t)samples + (samples > (double)(int64_t)samples);
+}
+
+void bsg_sizing_refused_before(struct bsg_sizing *s, int64_t x, uint64_t available, uint64_t base) {
+  if (x <= 0 || available == 0 || s->refused_x)
+    return;
+  for (int i = 0; i < s->count; i++)
+    if (s->points[i].micro_batch >= x)
+      return;
+  s->refused_x = x;
+  s->refused_bytes = available;
+  s->refused_base = base < available ? base : 0;
+  s->age = 0;
+  s->patience = MOST_PATIENCE;
+}
+
 void bsg_sizing_held(struct bsg_sizing *s, uint64_t bytes) {
   if (bytes == 0)
     return;

@@ -47,6 +47,13 @@ void bsg_sizing_measured(struct bsg_sizing *sizing, int64_t x, uint64_t bytes);
 /* A piece of `x` ran out where `available` bytes were to be had; `base` are held now that it is gone. */
 void bsg_sizing_refused(struct bsg_sizing *sizing, int64_t x, uint64_t available, uint64_t base);
 
+/* The smallest size that ran out, in samples of `elements` elements, rounded up; 0: none is known. */
+int64_t bsg_sizing_refused_samples(const struct bsg_sizing *sizing, int64_t elements);
+
+/* As bsg_sizing_refused(), of an earlier run of the same job: not forgotten soon, since that run would not have met it
+ * a second time either. Nothing where a size as large was measured since. */
+void bsg_sizing_refused_before(struct bsg_sizing *sizing, int64_t x, uint64_t available, uint64_t base);
+
 /* A step ended with `bytes` held by the framework's own count, gradients included: the base is no more than that. */
 void bsg_sizing_held(struct bsg_sizing *sizing, uint64_t bytes);
 

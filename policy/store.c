@@ -16,7 +16,7 @@
 #include "shim/bsguard.h"
 
 #define SCHEMA "bsguard.store/1"
-#define MOST_BYTES (64 * 1024)
+#define MOST_BYTES (96 * 1024)
 
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t length) {
   for (const uint8_t *b = bytes; length--; b++)
@@ -69,21 +69,31 @@ static const char *check_head(const struct bsg_json_document *d, const struct bs
   return NULL;
 }
 
+/* As number(), 0 where it is not there: an earlier version did not write it. */
+static int64_t later_number(const struct bsg_json_document *d, const char *key) {
+  return bsg_json_find(d, key) ? number(d, key, 0) : 0;
+}
+
 static bool take_record(const struct bsg_json_document *d, struct bsg_store_record *record) {
   const struct bsg_json_value *boundary = bsg_json_find(d, "boundary"), *signature = bsg_json_find(d, "signature");
   const struct bsg_json_value *evaluation = bsg_json_find(d, "evaluation");
   int64_t batch = number(d, "batch", 1), micro_batch = number(d, "micro_batch", 1);
   int64_t peak = number(d, "peak_bytes", 0), base = number(d, "base_bytes", 0);
+  int64_t refused = later_number(d, "refused_batch"), refused_bytes = later_number(d, "refused_bytes");
+  int64_t refused_base = later_number(d, "refused_base_bytes");
 
   if (!boundary || boundary->type != BSG_JSON_STRING || !signature || signature->type != BSG_JSON_STRING || batch < 1 ||
       !evaluation || evaluation->type != BSG_JSON_BOOL || micro_batch < 1 || micro_batch > batch || peak < 0 ||
-      base < 0)
+      base < 0 || refused < 0 || (refused > 0 && refused <= micro_batch) || refused_bytes < 0 || refused_base < 0)
     return false;
   *record = (struct bsg_store_record){.evaluation = evaluation->boolean,
                                       .batch = batch,
                                       .micro_batch = micro_batch,
                                       .peak_bytes = (uint64_t)peak,
-                                      .base_bytes = (uint64_t)base};
+                                      .base_bytes = (uint64_t)base,
+                                      .refused_batch = refused,
+                                      .refused_bytes = (uint64_t)refused_bytes,
+                                      .refused_base_bytes = (uint64_t)refused_base};
   bsg_copy_text(record->boundary, sizeof(record->boundary), boundary->string);
   bsg_copy_text(record->signature, sizeof(record->signature), signature->string);
   return true;
@@ -190,6 +200,9 @@ static void write_lines(struct bsg_out *out, const struct bsg_store_job *job, co
     bsg_json_member_int(&json, "micro_batch", record->micro_batch);
     bsg_json_member_uint(&json, "peak_bytes", record->peak_bytes);
     bsg_json_member_uint(&json, "base_bytes", record->base_bytes);
+    bsg_json_member_int(&json, "refused_batch", record->refused_batch);
+    bsg_json_member_uint(&json, "refused_bytes", record->refused_bytes);
+    bsg_json_member_uint(&json, "refused_base_bytes", record->refused_base_bytes);
     bsg_json_end(&json);
     bsg_out_text(out, "\n");
   }

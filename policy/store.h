@@ -32,6 +32,8 @@ struct bsg_store_record {
   int64_t batch, micro_batch; /* samples */
   uint64_t peak_bytes;        /* of a step in such pieces; 0: not known */
   uint64_t base_bytes;        /* held whether a piece runs or not; 0: not known */
+  int64_t refused_batch;      /* samples in the smallest piece that ran out, more than micro_batch; 0: none is known */
+  uint64_t refused_bytes, refused_base_bytes; /* there were so many then, so many of them held whatever runs */
   char boundary[BSG_BOUNDARY_ROOM];
   char signature[BSG_SIGNATURE_ROOM];
 };

@@ -63,3 +63,25 @@ TEST(a_second_run_with_less_memory_starts_smaller) {
   CHECK(less.micro_batch < known.micro_batch);
   CHECK_HAS(event_of("decision", -1), "and there are 9.0 GiB");
 }
+
+TEST(a_second_run_does_not_try_what_the_first_ran_out_with) {
+  int64_t largest = 0;
+
+  settle_in_a_first_run();
+  for (int i = 0; i < 100; i++) { /* longer than a refusal of this run's own is believed */
+    struct bsg_memory_fact memory = fixture.memory;
+    struct bsg_decision as = boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
+    largest = as.micro_batch > largest ? as.micro_batch : largest;
+    bsg_policy_step(fixture.policy, now(), &memory, (4 + (uint64_t)as.micro_batch / 8) * GIB, /* as if all would fit */
+                    (struct bsg_where){fixture.step++, BSG_PHASE_OPTIMIZER});
+  }
+  CHECK(largest >= 8 && largest < 16);
+  fixture.memory.free_bytes = 60 * GIB; /* so much more that it says nothing against it */
+  for (int i = 0; i < 20; i++) {
+    struct bsg_memory_fact memory = fixture.memory;
+    largest = boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD).micro_batch;
+    bsg_policy_step(fixture.policy, now(), &memory, (4 + (uint64_t)largest / 8) * GIB,
+                    (struct bsg_where){fixture.step++, BSG_PHASE_OPTIMIZER});
+  }
+  CHECK_INT(largest, 32);
+}

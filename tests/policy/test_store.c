@@ -18,6 +18,9 @@ static const struct bsg_store_record two[] = {
      .micro_batch = 11,
      .peak_bytes = GIB,
      .base_bytes = MIB,
+     .refused_batch = 16,
+     .refused_bytes = 2 * GIB,
+     .refused_base_bytes = 2 * MIB,
      .boundary = "Net",
      .signature = "float32[8]"},
     {.evaluation = true, .batch = 64, .micro_batch = 32, .boundary = "Ne\"t", .signature = "int64[1\\7]"}};
@@ -63,6 +66,9 @@ TEST(what_was_written_comes_back) {
     CHECK_INT(records[i].micro_batch, two[i].micro_batch);
     CHECK_INT(records[i].peak_bytes, two[i].peak_bytes);
     CHECK_INT(records[i].base_bytes, two[i].base_bytes);
+    CHECK_INT(records[i].refused_batch, two[i].refused_batch);
+    CHECK_INT(records[i].refused_bytes, two[i].refused_bytes);
+    CHECK_INT(records[i].refused_base_bytes, two[i].refused_base_bytes);
     CHECK(strcmp(records[i].boundary, two[i].boundary) == 0 && strcmp(records[i].signature, two[i].signature) == 0);
   }
   CHECK_INT(mode_of(folder), 0700);
@@ -121,6 +127,8 @@ TEST(what_is_not_such_a_file_is_refused_and_replaced) {
       "\"base_bytes\":0}\n",
       "{\"boundary\":\"Net\",\"signature\":\"s\",\"evaluation\":false,\"batch\":32,\"micro_batch\":8,\"peak_bytes\":1,"
       "\"base_bytes\":0}", /* cut short */
+      "{\"boundary\":\"Net\",\"signature\":\"s\",\"evaluation\":false,\"batch\":32,\"micro_batch\":8,\"peak_bytes\":1,"
+      "\"base_bytes\":0,\"refused_batch\":8}\n",
   };
   char text[2000];
 
