@@ -2,7 +2,7 @@
 where nothing was."""
 
 from . import aside, gradients, keep, ranks, speculate, tree
-from .generators import RandomState
+from .generators import Generators, HostState, RandomState
 from .outputs import CONCATENATED, CONSTANT, TOLERANCE_DOUBLE, TOLERANCE_HALF, TOLERANCE_SINGLE
 from .runtime import allocated, inside, is_tensor, original_call, runtime, thread
 from .state import BatchNormStatistics, without_autocast
@@ -31,7 +31,7 @@ def forward(call):
     for number, (start, stop) in enumerate(bounds):
         if statistics and after:
             statistics.restore()
-        call.chunk_random.append(RandomState())
+        call.chunk_random.append(RandomState() if proof.draws_on_host else Generators())
         keeps = number >= len(bounds) - kept
         before = allocated(call.device)[0] if keeps else 0
         args, kwargs, joints = call.inputs.cut(start, stop, proof.chosen)
@@ -59,6 +59,13 @@ def forward(call):
         if statistics:
             after.append(statistics.take())
         outputs = flat = leaf = args = kwargs = joints = None
+    if not proof.draws_on_host and HostState().fingerprint() != call.random_before.host.fingerprint():
+        # As no trial of it did. What its chunks drew must be known: they run once more.
+        proof.draws_on_host = True
+        columns = after = first = None
+        call.rewind()
+        call.drop_kept()
+        return forward(call)
     if after:
         statistics.merge(after, [(stop - start) / call.inputs.batch for start, stop in bounds])
     merged, own = [], {}

@@ -48,6 +48,7 @@ class Proof:
         self.reasons = []  # why a rescue is not exact, e.g. ["dropout"]
         self.random = False
         self.draws = False  # it draws noise, beside dropout
+        self.draws_on_host = False  # from NumPy's generator or Python's
         self.own_noise = True  # whatever is random is drawn for each sample on its own
         self.closed = False  # its backward, and those inside of it, reach no weight but its own
         self.static = False  # parts of it are static programs: those made without gradients would never give any
@@ -254,7 +255,7 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
     """One small forward as in training: what is random, what normalises by the batch, what else it changes."""
     rows = min(2, inputs.batch)
     random_before.restore()
-    before = RandomState().fingerprint()
+    before = RandomState()
     args, kwargs = inputs.sample(0, rows, proof.chosen, rows)
     written = Written((args, kwargs))
     try:
@@ -270,7 +271,9 @@ def _observe_training(layer, inputs, mode, proof, random_before, state):
         proof.why = "its forward writes to its inputs"
         return
     outputs = written = None
-    proof.random = RandomState().fingerprint() != before
+    after = RandomState()
+    proof.random = after.fingerprint() != before.fingerprint()
+    proof.draws_on_host = after.host.fingerprint() != before.host.fingerprint()
     args = kwargs = None
     proof.asides = _set_anew(layer, inputs, mode, proof, random_before, state)
     if any(one.path is None for one in proof.asides):

@@ -215,3 +215,43 @@ def test_what_was_refused_to_the_trial_is_not_taken_for_what_was_refused_to_the_
     assert any("a trial with two samples did not fit" in line for line in job.lines_of_bsguard), job
     (event,) = job.events_of("oom")
     assert event["request_bytes"] == 8 * 512 * 16 * 4 and event["api"] == "cuMemAlloc_v2", event
+
+
+UNFORESEEN = (
+    COMMON
+    + """
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 4)
+
+        def forward(self, x):  # more samples than a trial has
+            return self.linear(x) * (1.0 + np.random.rand() if x.shape[0] > 5 else 1.0)
+
+    net = Net()
+    x = paddle.to_tensor(np.random.RandomState(0).randn(16, 6))
+
+    def gradient(*chunks):
+        for low, high in chunks:
+            (net(x[low:high]) ** 3).sum().backward()
+        found = net.linear.weight.grad.numpy().copy()
+        net.linear.weight.clear_grad()
+        return found
+
+    np.random.seed(7)
+    driver.simgpu_fail_at(1, TERMINAL)
+    rescued = gradient((0, 16))
+    driver.simgpu_fail_at(0, 0)
+    np.random.seed(7)
+    by_hand = gradient((0, 8), (8, 16))
+    print(json.dumps(float(abs(rescued - by_hand).max() / abs(by_hand).max())))
+"""
+)
+
+
+def test_what_a_forward_draws_from_numpy_and_no_trial_has_shown_is_drawn_once_more(run_job):
+    env = {"BSGUARD_ARM": "always", "BSGUARD_KEEP": "never", "BSGUARD_WAIT": "0", "BSGUARD_STORE": "0"}
+    job = run_job(UNFORESEEN, env={**env, "FLAGS_free_idle_chunk": "1"})
+    assert job.returncode == 0, job
+    assert any("16 as 2 x 8" in line for line in job.lines_of_bsguard), job
+    assert json.loads(job.stdout.splitlines()[-1]) < 1e-12, job
