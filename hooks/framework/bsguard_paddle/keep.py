@@ -24,14 +24,16 @@ class Room:
 
     Bytes above what was allocated before its forward. graph: what the graph of the largest chunk holds; between: the peak
     between forward and backward, without graphs; backward: the peak of the backward, one chunk at a time; slack: what the
-    device had left at its own peak, in which caches and memory in pieces count. None: not known.
+    device had left at its own peak, in which caches and memory in pieces count. None: not known. Bytes do not tell of pieces, so
+    there is one graph more at a time than what went well.
     """
 
-    __slots__ = ("backward", "between", "graph", "misses", "rest", "slack")
+    __slots__ = ("backward", "between", "graph", "kept", "misses", "rest", "slack")
 
     def __init__(self):
         self.graph = self.between = self.backward = self.slack = None
         self.misses = 0
+        self.kept = 0  # graphs, at most, in a step that went well
         self.rest = 0  # steps for which nothing is kept
 
     def known(self):
@@ -42,6 +44,7 @@ class Room:
         """Memory ran out while something was kept."""
         self.rest = min(_REST << min(self.misses, 16), _MOST_REST)
         self.misses += 1
+        self.kept = 0
 
     def graphs(self, free):
         """How many graphs fit. free: bytes available above what is allocated before the forward."""
@@ -50,19 +53,22 @@ class Room:
         graph = max(self.graph, 1)
         spare = int(_MOST * free)
         # The first is gone before the backward of the others begins.
-        return max(0, min((spare - self.between) // graph, (min(spare - self.backward, self.slack)) // graph + 1))
+        fit = min((spare - self.between) // graph, (min(spare - self.backward, self.slack)) // graph + 1)
+        return max(0, min(fit, self.kept + 1))
 
     def fits(self, more, free):
         """True if so many bytes more fit throughout. free: as above."""
         return max(self.between, self.backward) + more <= _MOST * free and more <= self.slack
 
 
+_stepped = set()  # devices on which a step has ended: the first one makes the optimizer's state, which the others have
 _beyond = {}  # device -> [bytes held beyond need in this step, bytes that it needs at its peak without]
 
 
 def step_ended(device, peak):
     """What the step would have taken at its peak had nothing been kept, in bytes: sizes are decided by that. peak: what it
     took; 0 where that is not known."""
+    _stepped.add(device)
     beyond, need = _beyond.pop(device, (0, 0))
     return max(peak - beyond, min(need, peak), 0)
 
@@ -104,9 +110,10 @@ class Measure:
     def backward_ended(self):
         """The backward has run to its end, as the first one of this forward."""
         peak = self._watch.stop()
-        if not peak:
+        if not peak or self._device not in _stepped:
             return
         self._room.graph = max(self._graph, 1)
+        self._room.kept = max(self._room.kept, self._kept)
         memory = runtime.library.memory(self._device)
         if memory is not None and (self._kept <= 1 or self._room.slack is None):
             total = memory.live_bytes + memory.free_bytes
