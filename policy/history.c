@@ -82,13 +82,23 @@ void bsg_history_step(struct bsg_history *history, const struct bsg_step_end *en
   size = size_of(history, input, micro_batch);
   size->steps++;
   size->order = ++history->clock;
-  if (raised)
+  if (end->allocated_peak_bytes > size->framework_peak)
+    size->framework_peak = end->allocated_peak_bytes;
+  else if (raised && !end->allocated_peak_bytes)
     size->framework_peak = allocated_peak;
   if (micro_batch >= history->largest_since_oom) {
     history->largest_since_oom = micro_batch;
     if (end->peak_bytes > size->driver_peak)
       size->driver_peak = end->peak_bytes;
   }
+}
+
+/* What is held between steps is there in each of them: a line that begins below it has too little to go by. */
+static bool starts_too_low(const struct bsg_history *history, const struct bsg_fit_point *points, int count) {
+  struct bsg_fit fit;
+
+  return count > 1 && count < BSG_FIT_POINTS && bsg_fit_solve(points, count, &fit) == 0 &&
+         fit.fixed_bytes < history->base.peak_bytes;
 }
 
 static int collect(const struct bsg_history *history, uint64_t input, bool framework,
@@ -106,8 +116,8 @@ static int collect(const struct bsg_history *history, uint64_t input, bool frame
     out[at] = (struct bsg_fit_point){size->micro_batch, peak, size->steps};
     count++;
   }
-  if (count == 1 && history->base.steps) {
-    out[1] = out[0];
+  if (history->base.steps && (count == 1 || (framework && starts_too_low(history, out, count)))) {
+    memmove(&out[1], &out[0], sizeof(out[0]) * (size_t)count);
     out[0] = history->base;
     count++;
   }

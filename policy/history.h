@@ -26,6 +26,7 @@ struct bsg_step_end {
   uint64_t held_bytes; /* that the framework has in use between steps; else what the driver gave this process */
   uint64_t idle_bytes; /* in the framework's cache; BSG_BYTES_UNKNOWN */
   uint64_t peak_bytes; /* of the step, at the driver */
+  uint64_t allocated_peak_bytes; /* of the step, that the framework had in use; 0: it does not say */
 };
 
 /* What was measured of one size of one input. */
@@ -66,7 +67,7 @@ void bsg_history_oom(struct bsg_history *history);
 
 /*
  * A step ended. input 0: no boundary was run. allocated_peak: the framework's over the whole run, 0: it keeps none;
- * only a step that raised it shows its own peak.
+ * only a step that raised it shows its own peak, where the framework does not say that of each.
  */
 void bsg_history_step(struct bsg_history *history, const struct bsg_step_end *end, bool held_by_framework,
                       uint64_t input, int64_t micro_batch, uint64_t allocated_peak);

@@ -258,7 +258,8 @@ int bsg_policy_step(struct bsg_policy *p, struct bsg_when now, const struct bsg_
                                                    device->framework.reserved_bytes >= device->framework.allocated_bytes
                                                ? device->framework.reserved_bytes - device->framework.allocated_bytes
                                                : BSG_BYTES_UNKNOWN,
-                             .peak_bytes = memory->step_peak_bytes};
+                             .peak_bytes = memory->step_peak_bytes,
+                             .allocated_peak_bytes = allocated_peak};
   if (device->used)
     bsg_history_step(&p->histories[memory->device], &end, told, device->input, device->last.micro_batch,
                      allocated_peak);

@@ -86,7 +86,8 @@ void bsg_state_picture(struct bsg_policy *p, struct bsg_when now, const struct b
   if (bsg_state_device(p, device)) {
     picture->last_good_step = p->histories[device].last_good_step;
     picture->input = p->devices[device].input;
-    picture->new_input = !bsg_history_knows(&p->histories[device], picture->input);
+    /* In the first step every input is new, and that says nothing. */
+    picture->new_input = picture->last_good_step > 0 && !bsg_history_knows(&p->histories[device], picture->input);
     picture->framework = p->devices[device].framework;
   }
   if (evidence->memory)

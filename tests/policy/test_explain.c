@@ -242,6 +242,24 @@ TEST(points_are_of_steps_that_did_not_run_out) {
   CHECK_INT(bsg_history_points(&history, 0, points, &framework), 0);
 }
 
+TEST(points_of_a_framework_that_says_what_each_step_took) {
+  struct bsg_fit_point points[BSG_FIT_POINTS];
+  struct bsg_step_end end = {.step = 1, .held_bytes = 2 * GIB, .peak_bytes = 9 * GIB, .allocated_peak_bytes = 8 * GIB};
+  bool framework;
+
+  bsg_history_start(&history);
+  bsg_history_step(&history, &end, true, 17, 8, 8 * GIB);
+  end.allocated_peak_bytes = 4 * GIB;
+  bsg_history_step(&history, &end, true, 17, 4, 8 * GIB); /* below that of the run, and known all the same */
+  CHECK_INT(bsg_history_points(&history, 17, points, &framework), 3); /* from nothing: and what is held */
+  CHECK(framework);
+  CHECK(points[0].micro_batch == 0 && points[0].peak_bytes == 2 * GIB);
+  CHECK(points[1].peak_bytes == 4 * GIB && points[2].peak_bytes == 8 * GIB);
+  end.allocated_peak_bytes = 6 * GIB;
+  bsg_history_step(&history, &end, true, 17, 4, 8 * GIB);
+  CHECK_INT(bsg_history_points(&history, 17, points, &framework), 2); /* a line that begins above it */
+}
+
 /* ---- the culprit ---- */
 
 static struct bsg_growth growth;
