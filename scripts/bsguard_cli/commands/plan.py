@@ -144,6 +144,11 @@ def _line(fit: Fit, card: int, batch: Optional[int], lr: Optional[float]) -> dic
     return line
 
 
+def _card(bytes_: int) -> str:
+    """As cards are sold; smaller ones, which only a limit or a test has, as exactly as was said."""
+    return f"{bytes_ / 1e9:g} GB" if bytes_ >= 10**9 else size(bytes_)
+
+
 def _print(fit: Fit, source: str, batch: Optional[int], lr: Optional[float], lines: list[dict[str, Any]]) -> None:
     from bsguard_cli.screen import console, row, say, table
 
@@ -158,7 +163,7 @@ def _print(fit: Fit, source: str, batch: Optional[int], lr: Optional[float], lin
         columns += [f"batch {batch} as", "learning rate"]
     made = table(*columns, right=(0, 1, 2))
     for line in lines:
-        cells = [f"{line['card_bytes'] / 1e9:g} GB", line["largest"] or "none", size(line["predicted_bytes"])]
+        cells = [_card(line["card_bytes"]), line["largest"] or "none", size(line["predicted_bytes"])]
         if not line["micro_batch"]:
             cells[2] = "too large"
         if batch and line["micro_batch"]:
