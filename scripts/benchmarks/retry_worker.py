@@ -109,6 +109,7 @@ class Clock:
     def run_backward(self, *args):
         if not runtime.thread.inside:
             return self._backward(*args)
+        self._begins()  # with the backward of a chunk whose graph was kept, where there is one
         result = self._backward(*args)
         self._backwards += 1
         if self._backwards == 2:  # the first is that of the loss, which no chunking makes smaller
