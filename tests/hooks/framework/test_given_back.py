@@ -63,7 +63,7 @@ def test_a_loop_that_skips_a_batch(run_job):
     assert plain.result == job.result == [3, 2, [True, True]], (plain, job)
 
 
-ACCIDENT = """
+REFUSING = """
     import ctypes, json, sys
     import paddle
     from paddle import nn
@@ -72,6 +72,11 @@ ACCIDENT = """
     driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
     paddle.set_device("gpu")
     paddle.set_default_dtype("float64")
+"""
+
+ACCIDENT = (
+    REFUSING
+    + """
 
 
     class Centred(nn.Layer):
@@ -150,6 +155,7 @@ ACCIDENT = """
         *(function(accident) for function in (chained, penalised, hooked) for accident in (0, 1)),
     ]))
     """
+)
 
 
 def test_an_accident_in_what_cannot_be_split(run_job):
@@ -231,15 +237,9 @@ def test_what_a_script_makes_before_its_first_step(run_job):
     assert len(job.events_of("retried")) == 2, job
 
 
-WEIGHT_IN_A_LIST = """
-    import ctypes, json, sys
-    import paddle
-    from paddle import nn
-
-    driver = ctypes.CDLL("libcuda.so.1")
-    driver.simgpu_fail_at.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
-    paddle.set_device("gpu")
-    paddle.set_default_dtype("float64")
+WEIGHT_IN_A_LIST = (
+    REFUSING
+    + """
 
 
     class Net(nn.Layer):
@@ -276,6 +276,7 @@ WEIGHT_IN_A_LIST = """
     driver.simgpu_fail_at(0, 0)
     print(json.dumps([float((w.grad * w.grad.sin()).sum()) for w in [*net.parameters(), *net.scale]] + [Refusing.tries]))
     """
+)
 
 
 def test_a_weight_that_no_layer_knows_of_gets_its_gradient_once(run_job):
