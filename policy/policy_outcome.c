@@ -15,19 +15,39 @@ static bool valid_device(int device) {
   return device >= 0 && device < BSG_MAX_DEVICES;
 }
 
+/* The change of a decision; NULL: it was long ago, or there is none. */
+static struct bsg_change *change_of(struct bsg_policy *p, int64_t sequence) {
+  for (int64_t i = 0; sequence && i < BSG_CHANGES_KEPT && i < p->change_total; i++) {
+    struct bsg_change *change = &p->changes[(p->change_total - 1 - i) % BSG_CHANGES_KEPT];
+    if (change->sequence == sequence)
+      return change;
+  }
+  return NULL;
+}
+
+/* A step that runs by a decision knows better how exact it is than the one that led to it: masks were lost in that one
+ * only. */
+static void note_exactness(struct bsg_policy *p, int64_t sequence, int device, const char *boundary, int exactness) {
+  struct bsg_entry *entry = bsg_entries_latest(&p->training, device, boundary);
+  struct bsg_change *change = change_of(p, sequence);
+
+  if (entry)
+    entry->exactness = exactness;
+  if (!change || change->exactness == exactness)
+    return;
+  change->exactness = exactness;
+  if (sequence == p->sequence)
+    bsg_state_write_control(p);
+}
+
 static void say_applied(struct bsg_policy *p, int64_t sequence, const char *boundary, int64_t batch,
                         int64_t micro_batch, int exactness, const char *because) {
-  const struct bsg_change *change = NULL;
+  const struct bsg_change *change = change_of(p, sequence);
   struct bsg_split split = bsg_split_under(batch, micro_batch);
   const char *exact = bsg_exactness_name(exactness);
   char text[BSG_LINE_ROOM];
   struct bsg_out line;
 
-  for (int64_t i = 0; sequence && i < BSG_CHANGES_KEPT && i < p->change_total && !change; i++) {
-    const struct bsg_change *each = &p->changes[(p->change_total - 1 - i) % BSG_CHANGES_KEPT];
-    if (each->sequence == sequence)
-      change = each;
-  }
   bsg_out_buffer(&line, text, sizeof(text));
   if (change && change->reason == BSG_REASON_MANUAL) {
     bsg_out_text(&line, "asked by request.json");
@@ -72,8 +92,10 @@ int bsg_policy_applied(struct bsg_policy *p, struct bsg_when now, int64_t sequen
   /* Several boundaries may take up one decision; the user is told once. */
   if (sequence == 0 || sequence != p->applied_sequence)
     say_applied(p, sequence, boundary, batch, micro_batch, exactness, because);
-  if (sequence)
+  if (sequence) {
+    note_exactness(p, sequence, device, boundary, exactness);
     p->applied_sequence = sequence;
+  }
   return 0;
 }
 

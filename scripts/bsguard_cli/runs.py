@@ -188,7 +188,10 @@ class Rank:
         if self.stop and self.stop.rescued_steps is not None:
             return self.stop.rescued_steps
         totals = self.report.totals if self.report else None
-        return (totals.rescued_steps if totals else None) or 0
+        told = (totals.rescued_steps if totals else None) or 0
+        # While it runs, or where it was cut off, its steps say so: memory ran out in them, and they ended.
+        ran_out = {event.step for event in self.events("oom") if event.phase != "evaluation"}
+        return max(told, len(ran_out & {event.step for event in self.events("step")}))
 
     @property
     def unrescued(self) -> int:

@@ -102,6 +102,20 @@ TEST(control_after_two_ooms_is_the_documented_one) {
             "\"boundary\":\"ResNet\",\"site\":42}");
 }
 
+TEST(a_later_step_says_how_exact_the_size_is) {
+  fixture_start(BSG_MODE_GUARD);
+  boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);
+  refuse(64 * MIB, 7);
+  struct bsg_decision decision = terminal(32, BSG_PHASE_BACKWARD, BSG_APPROXIMATE);
+  CHECK_HAS(read_file("control.json"), "\"exactness\": \"approximate\"");
+  bsg_policy_applied(fixture.policy, now(), decision.sequence, 0, "Net", 32, 16, BSG_APPROXIMATE, "masks",
+                     (struct bsg_where){1, BSG_PHASE_BACKWARD});
+  CHECK_HAS(read_file("control.json"), "\"exactness\": \"approximate\"");
+  bsg_policy_applied(fixture.policy, now(), decision.sequence, 0, "Net", 32, 16, BSG_EXACT, NULL,
+                     (struct bsg_where){2, BSG_PHASE_FORWARD});
+  CHECK_HAS(read_file("control.json"), "\"exactness\": \"exact\"");
+}
+
 TEST(oom_decision_applied_step_in_this_order) {
   fixture_start(BSG_MODE_GUARD);
   boundary(0, "Net", "float32[8]", 32, BSG_PHASE_FORWARD);

@@ -79,6 +79,16 @@ def test_a_run_that_says_little_is_shown_as_far_as_it_goes(bsguard, tmp_path: Pa
     assert said.status == 0 and said.stdout.startswith("no OOM") and "not recorded" in said.stdout
 
 
+def test_steps_that_were_rescued_are_counted_before_the_end(bsguard, tmp_path: Path) -> None:
+    """Of a run that goes on, or that was killed."""
+    oom = {"type": "oom", "device": 0, "phase": "forward"}
+    step = {"type": "step", "phase": "optimizer", "device": 0}
+    events = [started(), {**oom, "step": 1}, {**oom, "step": 1}, {**step, "step": 1}, {**step, "step": 2},
+              {**oom, "step": 3, "phase": "evaluation"}, {**step, "step": 3}, {**oom, "step": 4}]  # fmt: skip
+    run = write_run(tmp_path / "20261130T183012Z-1", events)
+    assert bsguard("report", "--json", run).json["ranks"][0]["rescued_steps"] == 1
+
+
 def test_the_summary_of_a_run_without_an_oom_is_read(bsguard, tmp_path: Path) -> None:
     report = {**full_report(), "oom": None, "why": "end", "verdict": {"outcome": "none", "cause": "none"}}
     report["totals"] = {"ooms": 0, "absorbed": 0, "rescued_steps": 0, "unrescued": 0}
