@@ -33,11 +33,20 @@ def verdict(rank: Rank) -> tuple[str, str]:
         batch = f", batch {split(*rank.split)}" if rank.split[0] else ""
         if oom and oom.verdict == "open" and not rank.alive:
             return "open", f"met {ooms}, and ended without a word about the last one{batch}"
-        return "rescued", f"met {ooms}, {plural(rank.rescued_steps, 'step')} rescued{batch}"
+        return "rescued", f"met {ooms}, {plural(rank.rescued_steps, 'step')} rescued{batch}{_ending(rank)}"
     absorbed = f" ({rank.absorbed} absorbed by the framework)" if rank.absorbed else ""
     if rank.alive:
         return "running", f"runs, no OOM so far{absorbed}"
-    return "fine", f"no OOM{absorbed}"
+    return "fine", f"no OOM{absorbed}{_ending(rank)}"
+
+
+def _ending(rank: Rank) -> str:
+    """A word where the record says less than all."""
+    if rank.alive or rank.stop:
+        return ""
+    if rank.first is None:
+        return "; events.jsonl is missing or empty, so what happened is not known"
+    return "; the record has no end: the job was killed, or the disk was full"
 
 
 _CAUSES = {

@@ -89,6 +89,13 @@ def test_steps_that_were_rescued_are_counted_before_the_end(bsguard, tmp_path: P
     assert bsguard("report", "--json", run).json["ranks"][0]["rescued_steps"] == 1
 
 
+def test_a_record_that_is_not_whole_is_not_shown_as_a_whole_one(bsguard, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "20261130T183012Z-1", [started()], batch=8, micro_batch=4, accumulation_steps=2)
+    assert "no end: the job was killed, or the disk was full" in bsguard("report", run).stdout
+    (run / "events.jsonl").unlink()
+    assert "events.jsonl is missing" in bsguard("report", run).stdout
+
+
 def test_the_summary_of_a_run_without_an_oom_is_read(bsguard, tmp_path: Path) -> None:
     report = {**full_report(), "oom": None, "why": "end", "verdict": {"outcome": "none", "cause": "none"}}
     report["totals"] = {"ooms": 0, "absorbed": 0, "rescued_steps": 0, "unrescued": 0}
