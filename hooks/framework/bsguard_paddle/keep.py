@@ -61,14 +61,15 @@ class Room:
         return max(self.between, self.backward) + more <= _MOST * free and more <= self.slack
 
 
-_stepped = set()  # devices on which a step has ended: the first one makes the optimizer's state, which the others have
+_first = {}  # device -> backwards that are not measured, since the first step has no state of the optimizer yet
+_OF_A_FIRST_STEP = 8  # at most: a loop may have no optimizer
 _beyond = {}  # device -> [bytes held beyond need in this step, bytes that it needs at its peak without]
 
 
 def step_ended(device, peak):
     """What the step would have taken at its peak had nothing been kept, in bytes: sizes are decided by that. peak: what it
     took; 0 where that is not known."""
-    _stepped.add(device)
+    _first[device] = 0
     beyond, need = _beyond.pop(device, (0, 0))
     return max(peak - beyond, min(need, peak), 0)
 
@@ -110,7 +111,7 @@ class Measure:
     def backward_ended(self):
         """The backward has run to its end, as the first one of this forward."""
         peak = self._watch.stop()
-        if not peak or self._device not in _stepped:
+        if not peak or _is_of_the_first_step(self._device):
             return
         self._room.graph = max(self._graph, 1)
         self._room.kept = max(self._room.kept, self._kept)
@@ -120,6 +121,12 @@ class Measure:
             self._room.slack = int(_FULL * total) - memory.step_peak_bytes
         if self._kept <= 1 or self._room.backward is None:
             self._room.backward = max(0, peak - self._base)
+
+
+def _is_of_the_first_step(device):
+    left = _first.get(device, _OF_A_FIRST_STEP)
+    _first[device] = max(0, left - 1)
+    return left > 0
 
 
 def room_of(call):
