@@ -23,7 +23,7 @@ from . import (
 )
 from .call import any_done, is_done, one_backward, pending
 from .chunks import Accumulate
-from .graph import Reach, accumulation_nodes, holds_kind, node_of
+from .graph import Reach, accumulation_nodes, holds_kind, node_of, walk
 from .oom import attempt
 from .rescue import shrink, went_through
 from .runtime import inside, note_phase, runtime, thread
@@ -276,12 +276,11 @@ def _roots(call, seeds):
 
 def _note_added(roots):
     """A backward from these has run: what it has added to holds more than zeros now, whoever's it is."""
-    zeroed = gradients.zeroed()
+    zeroed = [parameter for parameter in gradients.zeroed() if not parameter.stop_gradient]
     if zeroed:
-        nodes = accumulation_nodes(roots)  # kept: ids stay valid
-        reached = {id(node) for node in nodes}
-        # What a PyLayer's own backward adds to does not show.
-        opaque = holds_kind(roots, "PyLayer")
+        passed = list(walk(roots))  # kept: ids stay valid
+        reached = {id(node) for node in passed}
+        opaque = any("PyLayer" in node.name() for node in passed)  # what its own backward adds to does not show
         gradients.touched([parameter for parameter in zeroed if opaque or id(node_of(parameter)) in reached])
 
 
