@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import click
 
-from bsguard_cli.errors import BadInput
+from bsguard_cli.errors import BAD, OK, Bad, BadInput
 from bsguard_cli.screen import json_option
 
 RECENT = 6  # decisions and OOMs that are shown of a job
@@ -29,7 +29,7 @@ def command(runs: tuple[str, ...], interval: float, once: bool, as_json: bool) -
     that start later. Ends at Ctrl-C, or when all the RUNs that were named have ended. With --json one line is printed
     at each look.
 
-    Exit status: 0.
+    Exit status: 0; 1 where --once finds no job.
     """
     if once:
         _show_once(runs, as_json)
@@ -206,7 +206,11 @@ def _show_once(arguments: tuple[str, ...], as_json: bool) -> None:
     runs = _Jobs(arguments).look()
     if as_json:
         click.echo(json.dumps(_values(runs)))
-        return
+        raise SystemExit(OK if runs else BAD)
+    if not runs:
+        from bsguard_cli.runs import parent_folder
+
+        raise Bad(f"no run is going on at {parent_folder()}: name a RUN, or set BSGUARD_DIR to where the runs are")
     from bsguard_cli.screen import console
 
     console().print(_picture(runs))

@@ -221,7 +221,9 @@ def test_watch_once(bsguard, unrescued: Path) -> None:
     assert said.status == 0 and "%)" in said.stdout and "OOM in forward" in said.stdout
     (one, two) = bsguard("watch", "--once", "--json", unrescued, RESCUED).json["jobs"]
     assert one["step"] == 116 and one["running"] is False and two["micro_batch"] == 64
-    assert bsguard("watch", "--once").status == 0  # no run at all: it says so and goes on
+    said = bsguard("watch", "--once")
+    assert said.status == 1 and "no run is going on at" in said.stderr and "waiting" not in said.stdout
+    assert bsguard("watch", "--once", "--json").status == 1
 
 
 def test_a_run_that_grows_is_read_on_from_where_it_was(unrescued: Path, monkeypatch: pytest.MonkeyPatch) -> None:
