@@ -5,6 +5,8 @@ import pathlib
 
 import pytest
 
+pytestmark = pytest.mark.slow_on_26
+
 JOB = pathlib.Path(__file__).parent / "jobs" / "half_way.py"
 CASES = [
     "recomputed",
@@ -25,7 +27,7 @@ CASES = [
     "pylayer_in_the_loss",
     "pylayer_and_a_constant",
 ]
-REFUSALS = 40
+REFUSALS = 32
 ENV = {"BSGUARD_ARM": "always", "BSGUARD_STORE": "0", "BSGUARD_WAIT": "0", "FLAGS_free_idle_chunk": "1"}
 
 
@@ -49,4 +51,4 @@ def test_gradients_and_hooks_are_as_without_a_refusal(results, case):
     died = [at for at, one in enumerate(found) if one == "MemoryError"]
     wrong = {at: one for at, one in enumerate(found) if at not in died and one != pytest.approx(expected, rel=1e-9)}
     assert not wrong, (expected, wrong)
-    assert len(died) < REFUSALS / 2, died
+    assert len(died) < REFUSALS * 0.6, died
