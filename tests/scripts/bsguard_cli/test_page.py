@@ -72,6 +72,13 @@ def test_ooms_and_decisions_are_marked_in_the_plot(bsguard, tmp_path: Path) -> N
     assert "micro-batch was 128" in joined
 
 
+def test_where_a_mark_stands_is_not_told_as_a_figure(bsguard, tmp_path: Path) -> None:
+    text = page_of(bsguard, RESCUED, tmp_path)
+    picture = text.partition("Memory over time")[2].partition("</svg>")[0]
+    assert "out of memory in forward" in picture
+    assert not re.findall(r'<desc class="value">([^<]+)<', picture)
+
+
 EVIL = "</title></style><script>document.title='pwned'</script><img src=x onerror=alert(1)>\"'{{ 98765*43210 }}\x1b]0;x\x07[red]"
 
 
