@@ -13,7 +13,7 @@ from bsguard_cli import charts
 from bsguard_cli.flame import stacks
 from bsguard_cli.runs import Rank, Run
 from bsguard_cli.summary import accounting, decisions, fit_line, holders, is_bad, own_frames, verdict
-from bsguard_cli.words import clean, known, seconds, size, split
+from bsguard_cli.words import clean, known, of_batch, seconds, size, split
 
 MOST_RANKS = 16  # that are shown in full
 SMALLEST = 0.003  # of the whole: a narrower piece of the flame graph is no wider than a line
@@ -124,7 +124,7 @@ def render(run: Run) -> str:
         finalize=lambda value: value if isinstance(value, Markup) else clean("" if value is None else value, 2000),
     )
     environment.filters.update(size=size, known=known)
-    environment.globals["split"] = split
+    environment.globals.update(split=split, of_batch=of_batch)
     worst = run.worst
     ranks = sorted(run.ranks, key=lambda rank: rank is not worst)  # the rest keep their order
     return environment.get_template("report.html.j2").render(

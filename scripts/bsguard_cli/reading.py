@@ -18,6 +18,7 @@ import msgspec
 
 from bsguard_cli.errors import BadInput
 from bsguard_cli.records import Control, Event, Report
+from bsguard_cli.words import a
 
 MOST_BYTES = 16 << 20  # of a file that is read whole: what the library writes stays below 1 MiB
 MOST_LINE = 1 << 20
@@ -40,7 +41,7 @@ def open_plain(path: Path, most: int) -> Optional[BinaryIO]:
     state = os.fstat(handle)
     if not stat.S_ISREG(state.st_mode):
         os.close(handle)
-        raise BadInput(f"{path} is not a plain file")
+        raise BadInput(f"{path} is not a plain file: a run has only such, is it another folder?")
     if state.st_size > most:
         os.close(handle)
         raise BadInput(f"{path} has {state.st_size} bytes: more than the {most} that are read")
@@ -66,9 +67,9 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes, where: str, kind: str
     try:
         record = decoder.decode(data)
     except RecursionError:
-        raise BadInput(f"{where} is nested too deeply to be a {kind} of bsguard") from None
+        raise BadInput(f"{where} is nested too deeply to be {a(kind)} of bsguard") from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise BadInput(f"{where} is not a {kind} of bsguard: {error}") from None
+        raise BadInput(f"{where} is not {a(kind)} of bsguard: {error}") from None
     schema: str = record.schema  # type: ignore[attr-defined]
     if schema != f"bsguard.{kind}/1":
         newer = schema.startswith(f"bsguard.{kind}/")

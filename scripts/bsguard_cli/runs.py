@@ -332,7 +332,9 @@ def find(argument: Optional[str]) -> Path:
         if not given.is_dir() and (parent / argument).is_dir() and os.sep not in argument:
             given = parent / argument
         if not given.exists():
-            raise BadInput(f"{argument} is not there: name a run folder, or leave it out for the newest")
+            raise BadInput(
+                f"{argument} is not there: name the folder of a run, or leave RUN out for the newest below {parent}"
+            )
         if not given.is_dir():
             raise BadInput(f"{argument} is not a folder: name the folder of a run")
         if is_run(given):

@@ -29,7 +29,11 @@ def console(stderr: bool = False):
     """A console of rich that takes text as it is: no mark-up, no guessing at colours, no emojis."""
     from rich.console import Console
 
-    made = Console(markup=False, highlight=False, emoji=False, stderr=stderr, soft_wrap=False)
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:  # rich's own ends the process with status 1
+            raise BrokenPipeError
+
+    made = Plain(markup=False, highlight=False, emoji=False, stderr=stderr, soft_wrap=False)
     if not made.is_terminal and made.width < 100:
         made.width = 100  # a log file has no width
     return made

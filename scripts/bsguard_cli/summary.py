@@ -10,7 +10,7 @@ import msgspec
 from bsguard_cli.fit import HEADROOM, Fit, of_rank
 from bsguard_cli.flame import readable
 from bsguard_cli.runs import Rank, Run
-from bsguard_cli.words import clean, plural, size, split
+from bsguard_cli.words import clean, of_batch, plural, size, split
 
 SCHEMA = "bsguard.summary/1"
 
@@ -279,4 +279,4 @@ def narrowest_line(run: Run) -> Optional[str]:
     if rank is None:
         return None
     left = f"{size(rank.capacity - rank.peak)} of {size(rank.capacity)} left at its peak"
-    return f"narrowest: {rank.name}, {left}, batch {split(*rank.split)}"
+    return f"narrowest: {rank.name}, {left}, {of_batch(*rank.split)}"

@@ -6,6 +6,8 @@ import re
 from typing import Optional
 
 NOT_RECORDED = "not recorded"
+SIZE_FORMS = "an integer with an optional KB, MB, GB, KiB, MiB or GiB, such as 24GB or 8GiB"
+NO_BATCH = "batch not recorded"
 # Controls (terminal escapes among them), lone surrogates, and what turns the direction of text around or hides it.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
@@ -51,10 +53,20 @@ def plural(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
+def a(word: str) -> str:
+    """ "a report", "an event" """
+    return f"{'an' if word[:1] in 'aeiou' else 'a'} {word}"
+
+
+def of_batch(batch: Optional[int], micro_batch: Optional[int], steps: Optional[int]) -> str:
+    """ "batch 256 as 4 x 64" """
+    return NO_BATCH if batch is None else f"batch {split(batch, micro_batch, steps)}"
+
+
 def split(batch: Optional[int], micro_batch: Optional[int], steps: Optional[int]) -> str:
     """A batch and its pieces: "256 as 4 x 64"."""
     if batch is None:
-        return "batch not recorded"
+        return NO_BATCH
     if micro_batch is None or steps is None:
         return str(batch)
     return f"{batch} as {steps} x {micro_batch}"

@@ -81,7 +81,7 @@ class Story:
         """The last lines of an output; only: those that begin so."""
         chosen = [line for line in text.splitlines() if line.strip() and line.startswith(only)]
         for line in chosen[-lines:]:
-            self.console.print(f"    {line[:200]}", highlight=False, markup=False, soft_wrap=True)
+            self.console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
 
     def outcome(self, run: runs.Run) -> None:
         peak = "" if run.peak_bytes is None else f", {mebibytes(run.peak_bytes)} of device memory at most"

@@ -10,7 +10,7 @@ import click
 from bsguard_cli.errors import BAD, OK
 from bsguard_cli.fit import HEADROOM, Fit, of_points, of_rank
 from bsguard_cli.screen import json_option, print_json, run_argument
-from bsguard_cli.words import parse_size, size
+from bsguard_cli.words import SIZE_FORMS, parse_size, size
 
 CARDS = (6, 8, 12, 16, 24, 40, 80)  # GB as they are sold: 10^9 bytes, which their drivers report at least, or nearly
 
@@ -25,7 +25,11 @@ class Size(click.ParamType):
             return value
         parsed = parse_size(value)
         if not parsed:
-            self.fail(f"{value!r} is not a size: an integer with an optional KB, MB, GB, KiB, MiB or GiB", param, ctx)
+            self.fail(
+                f"{value!r} is not a size: {SIZE_FORMS}",
+                param,
+                ctx,
+            )
         return parsed
 
 
@@ -40,7 +44,7 @@ class Peak(click.ParamType):
         samples, _, text = value.partition(":")
         parsed = parse_size(text)
         if not samples.isascii() or not samples.isdigit() or not 0 < int(samples[:19]) < 2**31 or not parsed:
-            self.fail(f"{value!r} is not allowed: SAMPLES:SIZE, such as 8:10365MB", param, ctx)
+            self.fail(f"{value!r} is not allowed: SAMPLES:SIZE, such as 8:10365MB or 8:10GiB", param, ctx)
         return int(samples), parsed
 
 

@@ -111,7 +111,7 @@ def _share(part: Optional[int], whole: Optional[int]) -> str:
 def _print_rank(rank, out) -> None:
     from bsguard_cli.screen import row, say, table
     from bsguard_cli.summary import accounting, decisions, fit_line, holders, own_frames
-    from bsguard_cli.words import clean, known, plural, size, split
+    from bsguard_cli.words import clean, known, of_batch, plural, size, split
 
     title = f" ({rank.name})" if rank.name else ""
     oom = rank.report.oom if rank.report else None
@@ -120,7 +120,7 @@ def _print_rank(rank, out) -> None:
         say(
             f"  {size(oom.request_bytes)} by {known(oom.api)}, refused {plural(oom.attempts or 0, 'time')}; "
             f"phase {known(oom.phase)}, step {known(oom.step)}, {known(oom.boundary)}, "
-            f"batch {split(oom.batch, oom.micro_batch, oom.accumulation_steps)}: {known(oom.verdict)}"
+            f"{of_batch(oom.batch, oom.micro_batch, oom.accumulation_steps)}: {known(oom.verdict)}"
         )
         if oom.exception:
             say(f"  {oom.exception}")

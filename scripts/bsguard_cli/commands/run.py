@@ -64,14 +64,14 @@ def command(
     """
     from bsguard_cli import launch
     from bsguard_cli.place import find_library
-    from bsguard_cli.words import clean, parse_size
+    from bsguard_cli.words import SIZE_FORMS, clean, parse_size
 
     library = find_library()
     if library is None:
         raise BadInput("libbsguard.so is not there: bsguard lib says where it was looked for")
     if memory_limit is not None and parse_size(memory_limit) is None:
         raise click.BadParameter(
-            f"{memory_limit!r} is not a size: an integer with an optional KB, MB, GB, KiB, MiB or GiB",
+            f"{memory_limit!r} is not a size: {SIZE_FORMS}",
             param_hint="'--memory-limit'",
         )
     if boundary is not None and not all(part for part in boundary.partition(":")):

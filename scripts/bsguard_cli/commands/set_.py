@@ -122,13 +122,13 @@ def _answers(before: dict[Path, int], wait: float) -> dict[Path, Any]:
 
 def _print(lines: list[dict[str, Any]], wait: float) -> None:
     from bsguard_cli.screen import say
-    from bsguard_cli.words import split
+    from bsguard_cli.words import of_batch
 
     for line in lines:
         name = "" if line["rank"] is None else f"rank {line['rank']}: "
         if line["obeyed"] is None:
             say(f"{name}asked; no answer within {wait:g} s: it comes at the end of a step, in {line['folder']}")
         elif line["obeyed"]:
-            say(f"{name}obeyed: batch {split(line['batch'], line['micro_batch'], line['accumulation_steps'])}")
+            say(f"{name}obeyed: {of_batch(line['batch'], line['micro_batch'], line['accumulation_steps'])}")
         else:
             say(f"{name}refused: {line['why']}", style="red")

@@ -170,7 +170,7 @@ def _of_rank(rank) -> list[Any]:
     from rich.text import Text
 
     from bsguard_cli.summary import verdict
-    from bsguard_cli.words import clean, seconds, size, split
+    from bsguard_cli.words import clean, of_batch, seconds, size, split
 
     held, peak, capacity = _held(rank), rank.peak, rank.capacity
     bar = Text("  ")
@@ -190,7 +190,7 @@ def _of_rank(rank) -> list[Any]:
     parts = [
         Text.assemble("  ", head, (clean(line), style)),
         bar,
-        Text(f"  step {_last_step(rank) or '-'} after {seconds(rank.seconds)}, batch {clean(split(*rank.split))}"),
+        Text(f"  step {_last_step(rank) or '-'} after {seconds(rank.seconds)}, {clean(of_batch(*rank.split))}"),
     ]
     for event in rank.events("decision", "oom", "refused", "disarmed", "request")[-RECENT:]:
         what = f"OOM in {event.phase}" if event.type == "oom" else event.reason or event.type

@@ -41,5 +41,5 @@ def export(run: Run) -> bytes:
             writer.writerow([_cell(value) for value in values])
             lines += 1
     if not lines:
-        raise Bad(f"{run.folder} has no events")
+        raise Bad(f"{run.folder} has no events: was it made by a job that has just begun, or is it another folder?")
     return out.getvalue().encode()

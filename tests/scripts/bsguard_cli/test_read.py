@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -214,6 +215,43 @@ def test_one_measured_size_is_a_bound(bsguard) -> None:
 @pytest.mark.parametrize("peak", ["8", "8:", ":1GB", "0:1GB", "8:nonsense", "-1:1GB", "1e3:1GB", "9" * 400 + ":1GB"])
 def test_a_peak_that_is_none_is_refused(bsguard, peak: str) -> None:
     assert bsguard("plan", "--peak", peak).status == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["report", RESCUED], ["export", "--format", "csv", RESCUED], ["lib"], ["--help"], ["diff", RESCUED, RESCUED],
+     ["watch", "--once", RESCUED]],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_output_that_cannot_be_written(words: list) -> None:
+    from cli_support import arguments_of, process_environment
+
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(arguments_of(*words), stdout=full, stderr=subprocess.PIPE, env=process_environment(),
+                              text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "bsguard: the output could not be written: No space left on device\n"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(arguments_of(*words), stdout=write, stderr=subprocess.PIPE, env=process_environment(),
+                          text=True, timeout=60)  # fmt: skip
+    os.close(write)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_the_messages_are_english_and_name_the_way_out(bsguard, tmp_path: Path) -> None:
+    said = bsguard("report", "nowhere")
+    assert "leave RUN out for the newest below" in said.stderr
+    assert "such as 24GB or 8GiB" in bsguard("plan", "--card", "24 gigs", "--peak", "1:1GB").stderr
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "events.jsonl").write_text("nonsense\n" * 3)
+    said = bsguard("report", folder)
+    assert " a event" not in said.stdout + said.stderr
+    from bsguard_cli.words import a, of_batch
+
+    assert a("event") == "an event" and a("report") == "a report"
+    assert of_batch(None, None, None) == "batch not recorded" and of_batch(8, 4, 2) == "batch 8 as 2 x 4"
 
 
 def test_watch_once(bsguard, unrescued: Path) -> None:
