@@ -86,11 +86,12 @@ def command() -> None:
 
 def main() -> None:
     """The console script."""
+    output = sys.stdout
     try:
         try:
             command(prog_name="bsguard")
         finally:
-            sys.stdout.flush()  # what is still in its buffer may fail too
+            output.flush()  # what is still in its buffer may fail too
     except BrokenPipeError:  # the reader of our output has left: nothing is wrong
         _drop_output()
         sys.exit(0)
@@ -98,6 +99,10 @@ def main() -> None:
         _drop_output()
         sys.stderr.write(f"bsguard: the output could not be written: {error.strerror or error}\n")
         sys.exit(2)
+    except SystemExit:
+        if sys.stdout is output:
+            raise
+        sys.exit(0)  # click has seen the reader leave: it has put something in the place of the output, and ends with 1
 
 
 def _drop_output() -> None:

@@ -6,11 +6,10 @@ import json
 import os
 import random
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from cli_support import RESCUED, arguments_of, full_report, process_environment, started, write_run
+from cli_support import RESCUED, full_report, started, write_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -272,15 +271,3 @@ def test_fuzz(bsguard, spoilt: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_fuzz_for_long(bsguard, spoilt: Path) -> None:
     fuzz(bsguard, spoilt, 20_000)
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("report-html", "set", "perfetto", "plan")])
-def test_an_output_that_cannot_be_written(name: str, tmp_path: Path) -> None:
-    """One line and exit status 2, not a traceback."""
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            arguments_of(*COMMANDS[name], RESCUED), cwd=tmp_path, env=process_environment(), stdout=full,
-            stderr=subprocess.PIPE, text=True, timeout=60,
-        )  # fmt: skip
-    assert done.returncode == 2, done
-    assert done.stderr == "bsguard: the output could not be written: No space left on device\n"
