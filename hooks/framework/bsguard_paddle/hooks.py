@@ -152,7 +152,7 @@ class HooksAside:
     """
 
     def __init__(self):
-        self._kept = []
+        self._kept = {}  # id of a parameter -> _Kept or _Finished, in the order in which they came
 
     def add(self, parameters):
         """Sets aside the hooks of these from here on. Where memory runs out it may be called again."""
@@ -161,28 +161,29 @@ class HooksAside:
             grad = gradients.grad_of(parameter) if hooks else None
             if hooks and not (grad is not None and grad.is_selected_rows()):  # of these Paddle has no copy
                 kept = _Kept(parameter, hooks)
-                self._kept.append(kept)
+                self._kept[id(parameter)] = kept
                 kept.begin()
 
     def finish(self, parameters):
         """For those whose hooks have seen the whole of this backward's gradient: what comes after it is dropped."""
-        self._kept += [_Finished(parameter, hooks_of(parameter)) for parameter in parameters]
+        self._kept.update((id(parameter), _Finished(parameter, hooks_of(parameter))) for parameter in parameters)
 
     def holds(self, parameter):
         """True if the hooks of this one are set aside."""
-        return any(kept.parameter is parameter for kept in self._kept)
+        return id(parameter) in self._kept
 
     def abandon(self):
         """Puts the hooks and the gradients back; what arrived is lost."""
         while self._kept:
-            self._kept.pop(0).end()
+            self._kept.pop(next(iter(self._kept))).end()
 
     def settle(self, take, rest):
         """Puts them back and hands over what arrived. take(function): function(), once more where memory runs out. rest:
         further arguments of this Paddle's run_backward."""
         while self._kept:
-            gradient = take(self._kept[0].arrived)
-            kept = self._kept.pop(0)
+            key, kept = next(iter(self._kept.items()))
+            gradient = take(kept.arrived)
+            del self._kept[key]
             kept.end()
             if gradient is not None:
                 runtime.run_backward([kept.parameter], [gradient], False, *rest)

@@ -127,18 +127,20 @@ def recomputed_by_saved_tensors(refusals):
     return trained(Recomputed(use_reentrant=False), refusals)
 
 
-@case
-def recomputed_forward(refusals):
-    net = Recomputed()
+def refused_forward(net, refusals):
     with refusals:
         out = net(data(2))
     (out**2).sum().backward()
-    return sums(net.parameters())
+    return net
 
 
 @case
-def recomputed_in_a_list(refusals):
-    net = RecomputedInAList()
+def recomputed_forward(refusals):
+    return sums(refused_forward(Recomputed(), refusals).parameters())
+
+
+def accumulated(net, refusals):
+    """The second of two backwards is refused memory."""
     (net(data(1)) ** 2).sum().backward()
     loss = (net(data(2)) ** 2).sum()
     with refusals:
@@ -147,22 +149,19 @@ def recomputed_in_a_list(refusals):
 
 
 @case
+def recomputed_in_a_list(refusals):
+    return accumulated(RecomputedInAList(), refusals)
+
+
+@case
 def recomputed_forward_in_a_list(refusals):
-    net = RecomputedInAList()
-    with refusals:
-        out = net(data(2))
-    (out**2).sum().backward()
+    net = refused_forward(RecomputedInAList(), refusals)
     return sums(list(net.parameters()) + net.unseen)
 
 
 @case
 def in_a_list_accumulated(refusals):
-    net = InAList()
-    (net(data(1)) ** 2).sum().backward()
-    loss = (net(data(2)) ** 2).sum()
-    with refusals:
-        loss.backward()
-    return sums(list(net.parameters()) + net.unseen)
+    return accumulated(InAList(), refusals)
 
 
 @case
